@@ -39,7 +39,7 @@ def test_a_miss_names_the_entry_of_the_nearest_size() -> None:
     assert reason(problem(M=64, N=128), *entries) == "no entry; the nearest has N 112 instead of 128"
 
 
-def test_numbers_inside_texts_count_and_digests_have_none() -> None:
+def test_the_nearest_text_is_the_one_with_the_nearest_numbers() -> None:
     entries = [problem(x=x) for x in ("bf16[2, 64]", "f32[2, 8]", "f32[2, 96]", "f32[2]", "f32[2, " + "9" * 5000 + "]")]
     assert reason(problem(x="f32[2, 100]"), *entries) == "no entry; the nearest has x f32[2, 96] instead of f32[2, 100]"
 

@@ -341,7 +341,7 @@ def test_the_export_leaves_out_kernels_that_a_factory_made(export: Export, capsy
     assert list(exported.module.CHOICES) == ["lib.add"]
 
 
-def test_the_same_cache_gives_the_same_bytes(export: Export, capsys: Any) -> None:
+def test_the_exported_bytes_do_not_depend_on_the_entry_order(export: Export, capsys: Any) -> None:
     evil = 'lib.add"}\n__import__("os").abort()\n#\u202e\''
     entries = entry(64, 32), entry(64, 16, kernel=evil, device=replace(H200, name="x\n1/0"))
     exported = export(*entries)
@@ -375,7 +375,7 @@ def check(capsys: Any) -> tuple[int, list[str]]:
     return status, capsys.readouterr().out.splitlines()
 
 
-def test_check_fails_for_a_module_that_differs_from_its_cache(export: Export, capsys: Any) -> None:
+def test_check_fails_for_an_export_that_is_older_than_its_cache(export: Export, capsys: Any) -> None:
     module = export(entry(64, 32), entry(128, 64), options=("--kernel=lib.*",)).folder / "_tuned.py"
     assert check(capsys) == (0, ["1 cache, 2 entries: fine"])
 
@@ -396,7 +396,7 @@ def test_check_fails_for_a_module_that_differs_from_its_cache(export: Export, ca
     assert check(capsys)[1][0].startswith("_tuned.py: is no export of pytest-autotune: it has no COMMAND")
 
 
-def test_the_examples_export_is_current_and_needs_no_pytest(capsys: Any) -> None:
+def test_the_example_suites_export_is_current_without_pytest(capsys: Any) -> None:
     example = Path(__file__).parent.parent / "example_suite"
     needed = "{'pytest', 'pytest_autotune', 'torch', 'triton'} & set(sys.modules)"
     script = f"import sys; from example_kernels._autotuned import pick, CHOICES; print(len(CHOICES), {needed})"

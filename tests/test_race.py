@@ -169,7 +169,7 @@ def test_twenty_races_agree_although_the_timer_is_coarse() -> None:
     assert max(times_us[choice] for choice in choices) < 4.51 * 1.02
 
 
-def test_processes_agree_despite_small_shifts_of_times() -> None:
+def test_two_processes_agree_although_kernel_times_shift() -> None:
     """Each process sees slightly different times for the candidates.
 
     The processes disagree for at most 2 of 20 problems.

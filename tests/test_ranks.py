@@ -86,7 +86,7 @@ def test_ranks_that_load_different_choices_are_a_usage_error(suite: Suite) -> No
     assert "than on rank 0 (" in line
 
 
-def test_from_a_store_rank_0_reads_for_all(suite: Suite, proxy: object_storage.Proxy) -> None:
+def test_only_rank_0_reads_the_object_store_for_all_ranks(suite: Suite, proxy: object_storage.Proxy) -> None:
     url = f"s3://{object_storage.BUCKET}/ranks/"
     suite.write(test_one="def test(tune): tune('k', times={'a': 1.0, 'b': 1.5})")
     suite.run(f"--autotune-dump={url}", "test_one.py")

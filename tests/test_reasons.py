@@ -17,7 +17,7 @@ from pytest_autotune.run.tuning import MAX_REASON_LENGTH, stable_reason
         ("Thread-12 failed in process 7", "Thread-3 failed in process 88", "Thread-... failed in process ..."),
     ],
 )
-def test_what_differs_from_run_to_run_is_left_out(one: str, other: str, kept: str) -> None:
+def test_addresses_pids_and_temporary_paths_are_cut_from_reasons(one: str, other: str, kept: str) -> None:
     assert stable_reason(one) == stable_reason(other) == kept
 
 

@@ -102,7 +102,7 @@ def test_a_test_without_a_known_line_is_annotated_at_its_file() -> None:
     assert line.startswith("::warning file=test_a.py,title=")
 
 
-def test_problems_of_one_line_are_one_annotation() -> None:
+def test_problems_of_one_test_line_are_joined_in_one_annotation() -> None:
     rows = tuple(row(Outcome.MISS, f"lib.op_{number}", f"test_a.py::test_op[{number}]") for number in range(14))
     places = {problem_row.tests[0]: SourceLocation("test_a.py", 7) for problem_row in rows}
 
@@ -182,7 +182,7 @@ def test_markdown_escapes_bars_in_tables_only() -> None:
     assert r"| `test_a.py::test_x[a\|b]` |" in text
 
 
-def test_a_long_table_is_cut_and_what_is_left_out_is_counted() -> None:
+def test_the_markdown_table_is_cut_at_100_rows_with_a_count() -> None:
     text = markdown.to_markdown(of_many_kernels(102))
 
     assert len(re.findall(r"^\| STALE ", text, re.MULTILINE)) == 100

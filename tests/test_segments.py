@@ -179,7 +179,7 @@ def test_only_prune_removes_entries_of_other_runs_from_a_store(serial_suite: Sui
     assert len(held(url)) == 3, "what was removed is tuned and kept again"
 
 
-def test_a_slower_choice_is_replaced_for_all(serial_suite: Suite, url: str) -> None:
+def test_verify_with_update_replaces_a_slower_stored_choice(serial_suite: Suite, url: str) -> None:
     suite = serial_suite.write(test_a="def test(tune): print('chosen', tune('k', times={'a': 10.0, 'b': 20.0}))")
     suite.run(f"--autotune-dump={url}")
     (before,) = held(url)
@@ -225,7 +225,7 @@ def test_a_dump_without_credentials_keeps_its_entries_in_a_file(
 
 
 @pytest.mark.parametrize(("operation", "fault"), [("LIST", "403"), ("GET", "reset")])
-def test_a_store_that_is_down_is_a_line_within_ten_seconds(
+def test_an_unreachable_store_is_an_error_within_10_seconds(
     serial_suite: Suite, section, url: str, proxy, operation: str, fault: str
 ) -> None:
     """With ``?optional`` it is no error."""
@@ -291,7 +291,7 @@ def test_a_store_that_is_slow_and_then_hangs_costs_10_seconds(serial_suite: Suit
     assert time.monotonic() - started < 10
 
 
-def test_a_store_of_a_marker_is_read_once_and_reported_if_down(serial_suite: Suite, section, url: str, proxy) -> None:
+def test_a_markers_unreachable_store_is_asked_only_once_per_run(serial_suite: Suite, section, url: str, proxy) -> None:
     suite = serial_suite.write(
         test_a=f"""
         import pytest
@@ -498,7 +498,7 @@ def test_compacting_removes_nothing_if_the_store_drops_its_write(url: str, proxy
     assert held(url) == {entry(m) for m in range(3)}
 
 
-def test_a_listed_segment_that_is_gone_is_reported(serial_suite: Suite, section, url: str, proxy, capsys) -> None:
+def test_a_listed_store_file_that_is_gone_is_reported(serial_suite: Suite, section, url: str, proxy, capsys) -> None:
     suite = serial_suite.write(test_a="def test(tune): tune('k')")
     add(url, entry(1))
     add(url, entry(2))

@@ -260,7 +260,7 @@ def test_a_lookup_that_the_tuner_reports_has_the_current_test() -> None:
         ({"on_stale": "error"}, Outcome.STALE),
     ],
 )
-def test_all_observed_lookups_are_reported_before_an_error(policy: dict[str, str], outcome: Outcome) -> None:
+def test_lookups_that_a_tuner_reports_are_kept_before_an_error(policy: dict[str, str], outcome: Outcome) -> None:
     session, lookups = a_session((), **policy)
 
     hit = Lookup(Identity(problem("other"), ()), outcome=Outcome.HIT)
@@ -359,7 +359,7 @@ def test_a_renamed_kernel_hits_the_first_of_equal_old_entries() -> None:
     assert lookup.reason == "moved from old"
 
 
-def test_a_kernel_that_this_process_looked_up_has_not_moved() -> None:
+def test_a_copied_kernel_misses_if_this_process_uses_the_old() -> None:
     session, lookups = a_session((an_entry("old"),))
     tune(session, problem("old"))
 

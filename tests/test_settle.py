@@ -76,7 +76,7 @@ def finish_at(began: InitialCaches, found: Collected, dump_cache: Cache, request
     return finish_run(settle_run(EndedRun.of_one_process(began, found, request)), dump_cache)
 
 
-def test_a_failed_search_counts_as_none_if_the_choice_is_kept() -> None:
+def test_a_failed_search_beside_a_kept_choice_counts_as_failed() -> None:
     old = entry(problem())
     failed = replace(old, choice=None, candidates=(Candidate(failed="boo"),))
 
@@ -86,7 +86,7 @@ def test_a_failed_search_counts_as_none_if_the_choice_is_kept() -> None:
     assert summary.rows[0].choice == old.choice
 
 
-def test_a_choice_that_fails_is_replaced_by_a_failure() -> None:
+def test_only_a_choice_that_was_tried_is_replaced_by_a_failure() -> None:
     old = entry(problem())
     failed = replace(old, choice=None, candidates=(Candidate(failed="boo"),))
     stale = searched(failed, has_failed=True, outcome=Outcome.STALE)
@@ -98,7 +98,7 @@ def test_a_choice_that_fails_is_replaced_by_a_failure() -> None:
     assert untried.merged.cache.entries == (old,)
 
 
-def test_the_report_shows_the_kept_choice_of_a_tie() -> None:
+def test_the_report_shows_the_committed_choice_after_a_tie() -> None:
     old = entry(problem(), "b")
     new = entry(problem(), "a", a=10.0, b=10.1)
 
@@ -110,7 +110,7 @@ def test_the_report_shows_the_kept_choice_of_a_tie() -> None:
 
 
 @pytest.mark.parametrize("dumps", [True, False])
-def test_of_two_searches_the_report_shows_the_one_that_counts(dumps: bool) -> None:
+def test_the_report_shows_the_undisturbed_one_of_two_searches(dumps: bool) -> None:
     disturbed = searched(entry(problem(), "a", a=1.0, b=2.0), is_disturbed=True, test="test_a.py::test")
     good = searched(entry(problem(), "b", a=9.0, b=2.0), test="test_b.py::test")
 
@@ -123,7 +123,7 @@ def test_of_two_searches_the_report_shows_the_one_that_counts(dumps: bool) -> No
         assert not row.is_disturbed
 
 
-def test_the_same_ending_in_whatever_order_processes_reported() -> None:
+def test_rows_do_not_depend_on_the_order_of_worker_reports() -> None:
     kept = entry(problem(M=1))
     lookups = [
         ("gw0", hit(kept)),
@@ -136,7 +136,7 @@ def test_the_same_ending_in_whatever_order_processes_reported() -> None:
     assert all(one == endings[0] for one in endings)
 
 
-def test_a_pruned_entry_of_a_looked_up_problem_is_not_unused() -> None:
+def test_an_entry_of_another_pruned_list_is_not_unused() -> None:
     def of(pruned: str, key: int) -> Entry:
         made = entry(problem(M=key))
         return replace(made, fingerprint=(Value("pruned", pruned), *made.fingerprint))
@@ -148,7 +148,7 @@ def test_a_pruned_entry_of_a_looked_up_problem_is_not_unused() -> None:
     assert summary.unused_entries == (unasked,)
 
 
-def test_what_another_run_wrote_meanwhile_stays() -> None:
+def test_prune_keeps_entries_that_another_run_wrote_meanwhile() -> None:
     mine, theirs = entry(problem(M=1), a=1.0), entry(problem(M=2))
 
     summary = finish_at(beginning(), collected(searched(mine)), Cache((theirs,)), RunRequest(FileDump(UPDATE_PRUNE)))
@@ -157,7 +157,7 @@ def test_what_another_run_wrote_meanwhile_stays() -> None:
     assert summary.merged.counts_text == "1 added, 1 unchanged"
 
 
-def test_a_recovered_tuning_counts_if_this_run_did_not_ask() -> None:
+def test_a_recovered_tuning_is_dropped_if_this_run_tuned_anew() -> None:
     before, now = entry(problem(M=1), "a", a=1.0), entry(problem(M=1), "b", b=2.0)
     other = entry(problem(M=2), "a", a=1.0)
     found = collected(searched(now), recovered_lookups=(searched(before), searched(other)))
@@ -169,7 +169,7 @@ def test_a_recovered_tuning_counts_if_this_run_did_not_ask() -> None:
     assert finished(beginning(), found).recovered_count == 0
 
 
-def test_loaded_entries_that_the_dump_lacks_are_named(capsys: pytest.CaptureFixture[str]) -> None:
+def test_loaded_entries_missing_in_a_dump_are_counted_by_gpu(capsys: pytest.CaptureFixture[str]) -> None:
     asked, stale = entry(problem(M=1)), entry(problem(M=2))
     gone = [entry(problem(M=3)), *(entry(problem(M=m, device=OTHER)) for m in range(7))]
     found = collected(
@@ -260,7 +260,7 @@ MISSED = RunResult(loaded=(("a", 1),), rows=rows(Outcome.HIT, Outcome.MISS, Outc
         ),
     ],
 )
-def test_the_gate_needs_the_summary_and_the_limit_only(
+def test_the_gate_on_misses_judges_each_kind_of_result(
     summary: RunResult, limit: str, failure: str, skipped: str
 ) -> None:
     gate = judge(summary, Limit.parse(limit))
@@ -272,7 +272,7 @@ def test_the_gate_needs_the_summary_and_the_limit_only(
     )
 
 
-def test_a_store_gets_the_used_entries_of_a_killed_run() -> None:
+def test_a_store_gets_recovered_entries_and_none_of_files() -> None:
     """The entry of a loaded file stays in its file. A recovered lookup without an entry adds nothing."""
     recovered_entry, file_entry = entry(problem(M=1), a=1.0), entry(problem(M=2), a=1.0)
     lookup_without_entry = Lookup(file_entry.identity, Outcome.MISS)
@@ -283,7 +283,7 @@ def test_a_store_gets_the_used_entries_of_a_killed_run() -> None:
     assert selected == [recovered_entry]
 
 
-def test_an_error_that_no_test_failed_for_fails_the_run() -> None:
+def test_on_miss_error_fails_a_run_in_which_no_test_failed() -> None:
     """A forked child of a test asked for the problem, and its error ended with it."""
     strict = result(MISSED, on_miss="error", test_counts={"passed": 1})
 
@@ -291,14 +291,14 @@ def test_an_error_that_no_test_failed_for_fails_the_run() -> None:
     assert judge(result(strict, test_counts={"failed": 1}), None).failure == ""
 
 
-def test_an_uncacheable_problem_without_a_load_is_not_judged() -> None:
+def test_without_a_load_uncacheable_problems_pass_the_gate() -> None:
     rows = tuple(replace(row, outcome=Outcome.UNCACHEABLE) for row in MISSED.rows)
     gate = judge(replace(MISSED, loaded=(), rows=rows), Limit.parse("0"))
 
     assert (gate.failure, gate.skip_reason) == ("", "autotune cache misses not judged: nothing was loaded")
 
 
-def test_a_gate_without_a_load_passes_only_if_a_test_loads() -> None:
+def test_a_gate_without_a_load_is_an_error_unless_a_test_loads() -> None:
     why = "--autotune-max-misses: nothing is loaded"
     nothing_loaded = replace(MISSED, loaded=(), rows=tuple(replace(row, outcome=None) for row in MISSED.rows))
 
@@ -307,7 +307,7 @@ def test_a_gate_without_a_load_passes_only_if_a_test_loads() -> None:
     assert judge(replace(MISSED, loaded=()), Limit.parse("9"), no_load_error=why).failure == ""
 
 
-def test_crashes_and_other_versions_are_in_the_json_report() -> None:
+def test_the_json_report_has_crashes_recoveries_and_old_versions() -> None:
     old = replace(entry(problem(M=1)), versions=Versions.parse("toy 0.9"))
     found = collected(
         ("gw0", hit(old)),
@@ -328,7 +328,7 @@ def test_crashes_and_other_versions_are_in_the_json_report() -> None:
     assert report["other_versions"] == [{"tuned_with": "toy 0.9", "running": "toy 1.0", "hits": 1}]
 
 
-def test_the_json_report_has_spread_and_disturbance() -> None:
+def test_the_json_report_says_if_a_measurement_was_disturbed() -> None:
     chosen = replace(candidate("a", 10.0), label="+-0.1 us, 9 of 9 runs")
     made = replace(entry(problem()), choice=chosen, candidates=(chosen,))
 
@@ -339,7 +339,7 @@ def test_the_json_report_has_spread_and_disturbance() -> None:
     assert lookup["candidates"][0]["label"] == "+-0.1 us, 9 of 9 runs"
 
 
-def test_only_a_pruning_update_drops_old_specializations() -> None:
+def test_only_prune_drops_specializations_that_were_not_compiled() -> None:
     old = replace(entry(problem()), compiled=("*fp16", "*fp32"))
     met = Event(SPECIALIZATION, data={"entry": old.identity.digest, "text": "*fp16"})
 

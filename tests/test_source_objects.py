@@ -143,7 +143,7 @@ def digests_of_run(module: ModuleType) -> list[str | None]:
 
 
 @pytest.mark.parametrize(("run", "reached"), RUNS, ids=[run for run, _ in RUNS])
-def test_a_member_that_a_function_reaches_is_read(load: Load, run: str, reached: list[int]) -> None:
+def test_members_of_an_object_that_a_function_uses_are_digested(load: Load, run: str, reached: list[int]) -> None:
     """A class whose object is used as a whole counts with all members, so only the others must not count."""
     source = OBJECTS.replace("RUN", run)
     digests = digests_of_run(load(source, "suite"))
@@ -158,7 +158,7 @@ def test_a_member_that_a_function_reaches_is_read(load: Load, run: str, reached:
 
 
 @pytest.mark.parametrize("run", [run for run, _ in RUNS if "stored" not in run])
-def test_the_data_of_an_object_are_not_read(load: Load, run: str) -> None:
+def test_attribute_values_of_an_object_are_not_in_the_digest(load: Load, run: str) -> None:
     source = OBJECTS.replace("RUN", run)
     other_data = source.replace("obj = Suite()\n", "obj = Suite()\n    obj.size, obj.log = 70, [1]\n")
     assert digests_of_run(load(source, "suite")) == digests_of_run(load(other_data, "suite"))
@@ -186,7 +186,7 @@ def whole(n):
 
 
 @pytest.mark.parametrize("name", ["kernel", "whole"])
-def test_an_attribute_that_the_code_assigns_changes_no_digest(load: Load, name: str) -> None:
+def test_an_attribute_that_a_kernel_assigns_is_not_in_the_digest(load: Load, name: str) -> None:
     module = load(LAZY, "suite")
     digest = read_source(getattr(module, name), carried=False).digest
     module.kernel(1)
@@ -195,7 +195,7 @@ def test_an_attribute_that_the_code_assigns_changes_no_digest(load: Load, name: 
     assert read_source(getattr(edited, name), carried=False).digest != digest
 
 
-def test_the_cheap_check_notices_a_replaced_member(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_monkeypatched_member_invalidates_a_cached_digest(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
     module = load(OBJECTS.replace("RUN", "lambda n: GLOBAL.kernel(n) + GLOBAL.sub.launch(n)"), "suite")
     run = module.make()
     source = read_source(run, carried=False, is_kept=True)
@@ -244,7 +244,7 @@ def kernel(n):
 """
 
 
-def test_reading_the_members_of_an_object_runs_no_code(load: Load) -> None:
+def test_digesting_the_members_of_an_object_runs_no_code(load: Load) -> None:
     module = load(COMPUTED, "suite")
     for carried in (False, True):
         source = read_source(module.kernel, carried=carried, is_kept=True)
@@ -268,12 +268,12 @@ def kernel(n):
 """
 
 
-def test_a_long_chain_of_objects_is_read(load: Load) -> None:
+def test_a_long_chain_of_objects_can_be_digested(load: Load) -> None:
     module = load(LONG_CHAIN, "suite")
     assert read_source(module.kernel, carried=False).digest
 
 
-def test_an_object_of_a_library_is_not_read(load: Load) -> None:
+def test_a_mock_or_library_object_adds_nothing_to_the_digest(load: Load) -> None:
     text = "import unittest.mock\nobj = NONE\ndef kernel(n):\n    return obj.kernel(n) + len(obj)\n"
     digest = read_source(load(text.replace("NONE", "None"), "suite").kernel, carried=False).parts["kernel"]
     for value in ("unittest.mock.MagicMock()", "unittest.mock.MagicMock(spec=list)", "object()"):
@@ -317,7 +317,7 @@ BYSTANDERS = ["Function.forward(record, x)", "function.note(record)", "note(reco
 
 @pytest.mark.parametrize("statement", BYSTANDERS)
 @pytest.mark.parametrize("edit", ["x + 1", "x + 2"])
-def test_an_assignment_to_another_object_hides_no_code(load: Load, statement: str, edit: str) -> None:
+def test_assigning_to_another_object_hides_no_code_from_a_digest(load: Load, statement: str, edit: str) -> None:
     source = BYSTANDER.replace("ASSIGNS", statement).replace("PLACE", "layer.sub")
     digest = read_source(load(source, "suite").kernel, carried=False).digest
     edited = source.replace(edit, f"{edit}00")
@@ -355,7 +355,7 @@ def make():
 """
 
 
-def test_an_attribute_that_a_method_above_assigns_is_left_out(load: Load) -> None:
+def test_an_attribute_that_an_outer_method_assigns_is_left_out(load: Load) -> None:
     kernel = load(PLANNED.replace("RUNNER", "Runner()"), "suite").make()
     digest = read_source(kernel, carried=False).digest
     kernel(1)
@@ -391,7 +391,7 @@ def kernel(n):
         ("tool.hooked(n)", "hook=helper", "help=helper"),
     ],
 )
-def test_the_arguments_of_a_partial_in_a_class_are_read(load: Load, used: str, old: str, new: str) -> None:
+def test_arguments_of_a_partial_in_a_class_are_in_the_digest(load: Load, used: str, old: str, new: str) -> None:
     source = MEMBERS.replace("USED", used)
     assert old in source
     digest = read_source(load(source, "suite").kernel, carried=False).digest
@@ -437,7 +437,7 @@ def make():
         ("other.run(n)", "n + 3"),
     ],
 )
-def test_the_code_in_the_value_of_an_enum_member_is_read(load: Load, used: str, old: str) -> None:
+def test_code_stored_in_an_enum_member_is_in_the_digest(load: Load, used: str, old: str) -> None:
     source = ENUMS.replace("USED", used)
     digest = read_source(load(source, "suite").make(), carried=False).digest
     assert read_source(load(source.replace(old, f"{old}0"), "suite").make(), carried=False).digest != digest
@@ -470,7 +470,7 @@ def kernel(n):
     ("old", "new"),
     [("* 1", "* 10"), ("return 2", "return 20"), ("helper() +", "helper() -"), ("return 3", "return 30")],
 )
-def test_the_function_that_a_descriptor_stores_is_read(load: Load, used: str, old: str, new: str) -> None:
+def test_functions_stored_in_a_descriptor_are_in_the_digest(load: Load, used: str, old: str, new: str) -> None:
     source = DESCRIPTORS.replace("USED", used)
     digest = read_source(load(source, "suite").kernel, carried=False).digest
     edited = source.replace(old, new)
@@ -481,7 +481,7 @@ def test_the_function_that_a_descriptor_stores_is_read(load: Load, used: str, ol
 
 
 @pytest.mark.parametrize("place", ["layer.made", "Layer.made", "vars(layer) and layer.made"])
-def test_an_assignment_to_another_class_hides_no_code(load: Load, place: str) -> None:
+def test_assigning_to_another_class_hides_no_code_from_a_digest(load: Load, place: str) -> None:
     source = BYSTANDER.replace("ASSIGNS", "type(record).made = 3").replace("PLACE", place)
     digest = read_source(load(source, "suite").kernel, carried=False).digest
     assert read_source(load(source.replace("x + 3", "x + 30"), "suite").kernel, carried=False).digest != digest
@@ -503,7 +503,7 @@ def kernel(n):
 """
 
 
-def test_an_object_that_a_class_method_makes_is_left_out(load: Load) -> None:
+def test_a_singleton_created_on_first_use_is_not_in_the_digest(load: Load) -> None:
     module = load(SINGLETON, "suite")
     digest = read_source(module.kernel, carried=False).digest
     module.kernel(1)

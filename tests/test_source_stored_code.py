@@ -67,7 +67,7 @@ def kernel(x):
         "dispatch(x)",
     ],
 )
-def test_code_that_a_callable_stores_is_read(load, used: str) -> None:
+def test_code_stored_in_a_callable_object_is_in_the_digest(load, used: str) -> None:
     source = STORED.replace("USED", used)
     digest = source_digest(load(source).kernel)
     assert source_digest(load(source).kernel) == digest
@@ -75,7 +75,7 @@ def test_code_that_a_callable_stores_is_read(load, used: str) -> None:
 
 
 @pytest.mark.parametrize("run", ["slot", "nested", "dispatch", "inner"])
-def test_a_callable_as_run_has_the_code_inside(load, run: str) -> None:
+def test_the_code_inside_a_callable_run_object_is_in_the_digest(load, run: str) -> None:
     before = getattr(load(STORED), run)
     after = getattr(load(STORED.replace("return 1", "return 10")), run)
     assert source_text(before) == source_text(getattr(load(STORED), run))
@@ -134,14 +134,14 @@ def kernel(x):
         ("helper(x)", "helper.w = 3", "helper.w = 30"),
     ],
 )
-def test_made_classes_aliases_and_attributes_are_read(load, used: str, old: str, new: str) -> None:
+def test_generated_classes_and_aliases_are_in_the_digest(load, used: str, old: str, new: str) -> None:
     source = MADE.replace("USED", used)
     digest = source_digest(load(source, "m").kernel)
     assert source_digest(load(source, "m").kernel) == digest
     assert source_digest(load(source.replace(old, new), "m").kernel) != digest
 
 
-def test_a_counter_in_a_function_changes_no_digest(load) -> None:
+def test_a_call_counter_on_a_function_is_not_in_the_digest(load) -> None:
     module = load(MADE.replace("USED", "counter(x)"), "m")
     digest = source_digest(module.kernel)
     module.kernel(1)
@@ -162,7 +162,7 @@ def run(x):
 """
 
 
-def test_a_launched_kernel_has_its_heuristics(load) -> None:
+def test_heuristics_of_a_launched_kernel_are_in_the_digest(load) -> None:
     pytest.importorskip("triton")
     before = source_text(load(HEURISTICS, "m").run)
     assert source_text(load(HEURISTICS, "m").run) == before
@@ -215,29 +215,29 @@ def kernel(x):
 
 
 @pytest.mark.parametrize("method", ["item", "length", "renamed", "passed", "deep"])
-def test_a_method_that_uses_self_whole_has_its_class_digested(load, method: str) -> None:
+def test_a_method_that_passes_self_on_is_digested_with_its_class(load, method: str) -> None:
     before = source_text(getattr(load(WHOLE_OBJECT, "m").Tile(), method))
     assert source_text(getattr(load(WHOLE_OBJECT, "m").Tile(), method)) == before
     assert source_text(getattr(load(WHOLE_OBJECT.replace("return 1", "return 10"), "m").Tile(), method)) != before
 
 
-def test_a_method_that_names_members_has_only_these(load) -> None:
+def test_a_method_that_names_members_is_digested_with_only_them(load) -> None:
     before = source_text(load(WHOLE_OBJECT, "m").Tile().named)
     assert source_text(load(WHOLE_OBJECT.replace("return 1", "return 10"), "m").Tile().named) == before
 
 
-def test_a_context_manager_as_decorator_is_read_or_uncacheable(load) -> None:
+def test_a_kernel_decorated_by_a_context_manager_is_uncacheable(load) -> None:
     before = source_text(load(WHOLE_OBJECT, "m").run)
     assert source_text(load(WHOLE_OBJECT.replace("append(1)", "append(2)"), "m").run) != before
     with pytest.raises(UncacheableError, match="decorates a function"):
         source_digest(load(WHOLE_OBJECT, "m").run)
 
 
-def test_a_class_that_imitates_a_dataclass_is_no_error(load) -> None:
+def test_a_class_with_fake_dataclass_fields_can_be_digested(load) -> None:
     assert source_digest(load(WHOLE_OBJECT, "m").kernel)
 
 
-def test_a_lazy_proxy_is_not_loaded(load) -> None:
+def test_computing_a_digest_does_not_load_a_lazy_proxy(load) -> None:
     """Reading an attribute of the proxy would call the factory, or ``__getattribute__`` of the object inside."""
     wrapt = pytest.importorskip("wrapt")
     calls = []
@@ -276,7 +276,7 @@ def kernel(x):
 
 
 @pytest.mark.parametrize("used", ["TABLE, f(x)", "C().m() + f(x)"])
-def test_a_failed_digest_of_a_function_is_not_used_later(load, used: str) -> None:
+def test_a_function_whose_digest_failed_fails_again_when_reused(load, used: str) -> None:
     """The first use of the function passes over the error. The second use raises it."""
     module = load(FAILING.replace("USED", used), "m")
 

@@ -42,25 +42,25 @@ def source(**kinds: Any) -> Any:
     return SimpleNamespace(signature=signature, constants=constants, attrs=attrs)
 
 
-def test_a_text_has_a_word_for_each_parameter() -> None:
+def test_a_specialization_has_one_word_for_each_parameter() -> None:
     """A parameter that the choice sets is an underscore."""
     of = source(x=("*fp16", 16), y="*fp16", n=("i32", 16), one={"value": 1}, BLOCK={"value": 64})
 
     assert encode_specialization(of, ["BLOCK"], {}) == "*fp16:16 *fp16 i32:16 =1 _"
 
 
-def test_options_that_the_call_gave_stand_at_the_end() -> None:
+def test_launch_options_stand_at_the_end_of_a_specialization() -> None:
     assert encode_specialization(source(n="i32"), [], {"num_warps": 8, "fast": True}) == "i32 | fast=true num_warps=8"
 
 
 @pytest.mark.parametrize("value", [None, True, 1.5, "a b,c)"])
-def test_a_constant_comes_back_as_it_was(value: object) -> None:
+def test_a_constant_in_a_specialization_is_parsed_to_equal_value(value: object) -> None:
     text = encode_specialization(source(a={"value": value}, b="i64"), [], {})
 
     assert parse_specialization(text) == ([Parameter("constexpr", value), Parameter("i64")], {})
 
 
-def test_types_and_what_is_assumed_of_a_parameter_come_back() -> None:
+def test_types_and_alignment_in_a_specialization_are_parsed() -> None:
     parameters, options = parse_specialization("*fp32:16 tensordesc<fp16[128,64]> _ *kfp32 | num_warps=8")
 
     assert parameters == [
@@ -75,7 +75,7 @@ def test_types_and_what_is_assumed_of_a_parameter_come_back() -> None:
 @pytest.mark.parametrize(
     "value", [object(), (1, 2), "x" * LONGEST, lambda: 0], ids=["an object", "a tuple", "a long text", "a function"]
 )
-def test_what_has_no_stable_or_short_form_has_no_text(value: object) -> None:
+def test_an_object_or_long_constant_has_no_specialization_text(value: object) -> None:
     with pytest.raises(NoText):
         encode_specialization(source(a={"value": value}), [], {})
 
@@ -100,7 +100,7 @@ HOSTILE = [
 
 
 @pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))
-def test_a_text_that_is_none_is_refused(text: str) -> None:
+def test_parsing_an_invalid_specialization_raises_no_text(text: str) -> None:
     with pytest.raises(NoText):
         parse_specialization(text)
 
@@ -112,7 +112,7 @@ def entry(kernel: str = "k", block: int = 64, *compiled: str) -> Entry:
 
 
 @pytest.mark.parametrize("format", list(Format))
-def test_every_format_keeps_what_a_choice_was_compiled_for(format: Format) -> None:
+def test_every_file_format_keeps_the_specializations(format: Format) -> None:
     cache = Cache((entry("a", 64, "i32 _", '="\\u0041\u202e" _'), entry("b")))
 
     written = encode(cache, format)
@@ -124,7 +124,7 @@ def test_every_format_keeps_what_a_choice_was_compiled_for(format: Format) -> No
     assert encode(decode(written, format, "x"), format) == written
 
 
-def test_it_is_noted_and_never_compared() -> None:
+def test_entries_that_differ_only_in_specializations_are_equal() -> None:
     assert entry("k", 64, "a") == entry("k", 64, "b")
 
 
@@ -139,7 +139,7 @@ def test_a_merge_unites_the_specializations_of_a_choice() -> None:
         assert merged.counts["unchanged"] == 1
 
 
-def test_what_another_choice_was_compiled_for_goes_with_it() -> None:
+def test_a_replaced_choice_loses_its_specializations() -> None:
     faster = replace(entry("k", 128, "new"), candidates=(entry("k", 128).choice, entry("k", 64).choice))
     faster = replace(
         faster,
@@ -152,7 +152,7 @@ def test_what_another_choice_was_compiled_for_goes_with_it() -> None:
     assert merged.compiled == ("new",)
 
 
-def test_the_two_sides_of_a_version_control_merge_are_united() -> None:
+def test_a_git_merge_unites_the_specializations_of_both_sides() -> None:
     ancestor = Cache((entry("k", 64, "a"),))
     sides = {"ours": Cache((entry("k", 64, "a", "b"),)), "theirs": Cache((entry("k", 64, "a", "c"),))}
 
@@ -180,7 +180,7 @@ def build_event(used_entry: Entry, text: str) -> Event:
     return Event(SPECIALIZATION, data={"entry": used_entry.identity.digest, "text": text})
 
 
-def test_specializations_of_workers_are_dumped_in_any_order() -> None:
+def test_dumped_specializations_do_not_depend_on_worker_order() -> None:
     a, b = entry("a"), entry("b", 64, "old")
     cache = Cache((a, b))
 
@@ -203,13 +203,13 @@ def test_an_entry_has_at_most_64_specializations() -> None:
 
 
 @pytest.mark.parametrize(("prune", "left"), [(False, ("new", "old")), (True, ("new",))])
-def test_pruning_drops_what_a_complete_run_did_not_meet(prune: bool, left: tuple[str, ...]) -> None:
+def test_prune_drops_specializations_that_a_run_did_not_compile(prune: bool, left: tuple[str, ...]) -> None:
     loaded_entry = entry("k", 64, "old")
 
     assert dumped(Cache((loaded_entry,)), [loaded_entry], [build_event(loaded_entry, "new")], prune=prune) == [left]
 
 
-def test_pruning_keeps_what_there_was_where_nothing_was_compiled() -> None:
+def test_prune_keeps_specializations_if_nothing_was_compiled() -> None:
     loaded_entry = entry("k", 64, "old")
 
     assert dumped(Cache((loaded_entry,)), [loaded_entry], [], prune=True) == [("old",)]

@@ -74,7 +74,7 @@ def test_a_write_counts_the_comment_lines_that_it_loses(tmp_path, name, comment_
 
 
 @every_store
-def test_a_written_cache_is_read_back(tmp_path, name):
+def test_a_cache_written_to_any_store_is_read_back_equal(tmp_path, name):
     path = f"{tmp_path}/new/{name}"
     updated = update(path, adding(entry("add"), entry("mul")))
     assert updated.changed
@@ -84,7 +84,7 @@ def test_a_written_cache_is_read_back(tmp_path, name):
 
 
 @every_store
-def test_a_missing_cache_is_an_error_with_its_remedy(tmp_path, name):
+def test_a_missing_cache_is_an_error_that_names_the_dump_option(tmp_path, name):
     path = f"{tmp_path}/{name}"
     assert refusal(read_cache, path).endswith(f"{'folder' if name == 'c/' else 'file'} ({_create(name)}={path})")
     assert read_cache(path, missing_ok=True) == Cache()
@@ -95,7 +95,7 @@ def _create(name: str) -> str:
 
 
 @pytest.mark.parametrize("name", ["c.textproto", "c.pb"])
-def test_an_empty_file_is_a_cache_only_if_it_may_be_missing(tmp_path, name):
+def test_an_empty_file_is_a_cache_only_with_missing_ok(tmp_path, name):
     path = tmp_path / name
     path.touch()
     assert "is empty" in refusal(read_cache, path)
@@ -104,7 +104,7 @@ def test_an_empty_file_is_a_cache_only_if_it_may_be_missing(tmp_path, name):
     assert update(path, adding(entry("add"))).written_to == str(path)
 
 
-def test_a_folder_a_pipe_and_a_giant_are_no_caches(tmp_path, monkeypatch):
+def test_a_folder_pipe_or_too_large_file_is_no_cache(tmp_path, monkeypatch):
     (tmp_path / "a.pb").mkdir()
     os.mkfifo(tmp_path / "b.pb")
     (tmp_path / "c.pb").write_bytes(b"12345")
@@ -117,7 +117,7 @@ def test_a_folder_a_pipe_and_a_giant_are_no_caches(tmp_path, monkeypatch):
 # Folders
 
 
-def test_a_folder_has_a_file_for_each_problem(tmp_path):
+def test_a_folder_cache_has_a_file_for_each_problem(tmp_path):
     folder = tmp_path / "kept"
     update(f"{folder}/", adding(entry("add"), entry("mul")))
     names = {MARKER, *(f"{entry(kernel).problem.digest}.textproto" for kernel in ("add", "mul"))}
@@ -139,7 +139,7 @@ def test_only_changed_files_of_a_folder_are_written_or_removed(tmp_path):
     assert not update(folder, lambda cache: cache).changed
 
 
-def test_a_folder_with_foreign_files_is_refused(tmp_path):
+def test_a_folder_with_other_files_is_no_folder_cache(tmp_path):
     (tmp_path / "test_a.py").write_text("def test(): pass")
     path = f"{tmp_path}/"
     for action in (read_cache, check_writable, lambda path: update(path, adding(entry("add")))):
@@ -147,7 +147,7 @@ def test_a_folder_with_foreign_files_is_refused(tmp_path):
     assert os.listdir(tmp_path) == ["test_a.py"]
 
 
-def test_a_stale_listing_of_a_folder_loses_no_entry(tmp_path, monkeypatch):
+def test_a_failed_listing_of_a_folder_cache_loses_no_entry(tmp_path, monkeypatch):
     path = f"{tmp_path}/kept"
     update(f"{path}/", adding(entry("add"), entry("mul")))
 
@@ -163,7 +163,7 @@ def test_a_stale_listing_of_a_folder_loses_no_entry(tmp_path, monkeypatch):
     assert set(read_cache(path).entries) == {entry("add"), entry("mul")}
 
 
-def test_the_next_dump_removes_the_files_of_a_killed_dump(tmp_path):
+def test_a_dump_removes_temporary_files_of_a_killed_dump(tmp_path):
     path = f"{tmp_path}/kept/"
     update(path, adding(entry("add")))
     left = tmp_path / "kept" / f".{entry('mul').problem.digest}.textproto{TEMPORARY}"
@@ -178,7 +178,7 @@ def test_the_next_dump_removes_the_files_of_a_killed_dump(tmp_path):
 
 
 @every_store
-def test_nothing_is_written_if_the_bytes_are_the_same(tmp_path, name):
+def test_an_update_with_equal_bytes_writes_no_file(tmp_path, name):
     path = f"{tmp_path}/{name}"
     update(path, adding(entry("add")))
     files = {file: file.stat() for file in tmp_path.rglob("*") if file.is_file()}
@@ -186,7 +186,7 @@ def test_nothing_is_written_if_the_bytes_are_the_same(tmp_path, name):
     assert {file: file.stat().st_mtime_ns for file in files} == {file: old.st_mtime_ns for file, old in files.items()}
 
 
-def test_a_symbolic_link_stays_one(tmp_path):
+def test_updating_a_linked_cache_writes_its_target(tmp_path):
     (tmp_path / "real").mkdir()
     link = tmp_path / "c.textproto"
     link.symlink_to("real/kept.txt")
@@ -197,7 +197,7 @@ def test_a_symbolic_link_stays_one(tmp_path):
 
 
 @every_store
-def test_a_way_back_from_a_missing_folder_is_refused(tmp_path, name):
+def test_a_path_through_a_missing_folder_is_an_error(tmp_path, name):
     """``open("build/../c.pb")`` fails without a folder ``build``: nothing else may be found there, or replaced."""
     update(f"{tmp_path}/{name}", adding(entry("add")))
     path = f"{tmp_path}/build/../{name}"
@@ -212,7 +212,7 @@ def test_a_way_back_from_a_missing_folder_is_refused(tmp_path, name):
 
 
 @every_store
-def test_a_link_that_is_changed_during_a_run_loses_nothing(tmp_path, name):
+def test_an_opened_cache_is_written_although_its_link_changed(tmp_path, name):
     """The path is resolved once: the cache that was read at the start is the one that is written at the end."""
     kernels = {"first": "add", "second": "sub"}
     for folder, kernel in kernels.items():
@@ -230,7 +230,7 @@ def test_a_link_that_is_changed_during_a_run_loses_nothing(tmp_path, name):
     assert read_cache(f"{tmp_path}/second/{name}").entries == (entry("sub"),)
 
 
-def test_a_removed_current_folder_is_no_hindrance(tmp_path, monkeypatch):
+def test_an_absolute_path_works_in_a_deleted_current_folder(tmp_path, monkeypatch):
     (tmp_path / "gone").mkdir()
     monkeypatch.chdir(tmp_path / "gone")
     (tmp_path / "gone").rmdir()
@@ -239,7 +239,7 @@ def test_a_removed_current_folder_is_no_hindrance(tmp_path, monkeypatch):
     assert "No such file or directory" in refusal(read_cache, "c.pb")
 
 
-def test_the_target_of_a_dangling_link_is_written(tmp_path):
+def test_updating_through_a_dangling_link_creates_its_target(tmp_path):
     (tmp_path / "real").mkdir()
     (tmp_path / "c.textproto").symlink_to("real/link")
     (tmp_path / "real/link").symlink_to("../kept/new/c.textproto")
@@ -247,7 +247,7 @@ def test_the_target_of_a_dangling_link_is_written(tmp_path):
     assert read_cache(tmp_path / "kept/new/c.textproto").entries == (entry("add"),)
 
 
-def test_an_error_in_the_change_leaves_everything_as_it_was(tmp_path):
+def test_an_error_while_changing_a_cache_keeps_the_old_file(tmp_path):
     path = tmp_path / "c.pb"
     update(path, adding(entry("add")))
 
@@ -268,7 +268,7 @@ def test_an_error_in_the_change_leaves_everything_as_it_was(tmp_path):
     ],
     ids=["damaged", "newer", "lossy"],
 )
-def test_a_lossy_cache_is_refused_before_and_kept_after_a_run(tmp_path, content):
+def test_an_unreadable_cache_is_kept_and_the_dump_goes_beside_it(tmp_path, content):
     path = tmp_path / "c.txt"
     path.write_bytes(content)
     assert refusal(check_writable, path).startswith(str(path))
@@ -279,7 +279,7 @@ def test_a_lossy_cache_is_refused_before_and_kept_after_a_run(tmp_path, content)
     assert b'"sub"' in Path(second).read_bytes()
 
 
-def test_without_the_lock_the_cache_is_written_beside(tmp_path, monkeypatch):
+def test_without_the_lock_a_dump_is_written_beside_the_cache(tmp_path, monkeypatch):
     monkeypatch.setattr(stores.disk, "locked", partial(locked, timeout_s=0.1))
     path = tmp_path / "c.textproto"
     update(path, adding(entry("add")))
@@ -293,7 +293,7 @@ def test_without_the_lock_the_cache_is_written_beside(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["c.pb", "c/"])
-def test_a_cache_too_large_to_read_is_refused_and_the_old_stays(tmp_path, monkeypatch, name):
+def test_writing_a_too_large_cache_fails_and_keeps_the_old_one(tmp_path, monkeypatch, name):
     path = f"{tmp_path}/{name}"
     update(path, adding(entry("add")))
     monkeypatch.setattr(stores.disk, "MAX_BYTES", 2**20)
@@ -308,13 +308,13 @@ def test_a_cache_too_large_to_read_is_refused_and_the_old_stays(tmp_path, monkey
 # Being writable
 
 
-def test_checking_leaves_nothing_behind(tmp_path):
+def test_checking_if_a_path_is_writable_leaves_no_files(tmp_path):
     for name in ("a.pb", "deep/er/a.pb", "folder/", "deep/folder/"):
         check_writable(f"{tmp_path}/{name}")
     assert os.listdir(tmp_path) == []
 
 
-def test_an_unwritable_path_is_refused_before_the_run(tmp_path):
+def test_check_writable_refuses_folders_and_unknown_suffixes(tmp_path):
     (tmp_path / "a.pb").mkdir()
     (tmp_path / "file").touch()
     assert "is a folder, not a cache" in refusal(check_writable, tmp_path / "a.pb")
@@ -350,7 +350,7 @@ def test_a_full_disk_is_an_error_and_the_old_cache_stays(tmp_path, name):
         assert litter(disk) == []
 
 
-def test_a_read_only_folder_is_refused_before_and_after_a_run(tmp_path):
+def test_a_read_only_folder_is_an_error_and_keeps_the_old_cache(tmp_path):
     with small_disk(tmp_path / "disk") as disk:
         update(disk / "c.pb", adding(entry("add")))
         subprocess.run(["mount", "-o", "remount,ro", disk], check=True)
@@ -378,7 +378,7 @@ def writer(program: str, *args: object) -> subprocess.Popen[str]:
 
 
 @pytest.mark.parametrize("name", ["c.textproto", "c.pb"])
-def test_a_process_killed_while_writing_leaves_the_old_file(tmp_path, name):
+def test_killing_a_process_while_it_writes_keeps_the_old_file(tmp_path, name):
     path = tmp_path / name
     update(path, adding(entry("add")))
     old = path.read_bytes()
@@ -404,7 +404,7 @@ def test_a_process_killed_while_writing_leaves_the_old_file(tmp_path, name):
 
 
 @pytest.mark.parametrize("name", ["c.textproto", "c/"])
-def test_processes_that_update_the_same_path_lose_nothing(tmp_path, name):
+def test_three_processes_that_update_one_path_lose_no_entry(tmp_path, name):
     path = f"{tmp_path}/{name}"
     program = """
     for i in range(15):
@@ -419,7 +419,7 @@ def test_processes_that_update_the_same_path_lose_nothing(tmp_path, name):
     assert litter(tmp_path) == []
 
 
-def test_a_folder_whose_lock_cannot_be_had_is_refused(tmp_path, monkeypatch):
+def test_a_locked_folder_cache_is_an_error_not_a_partial_read(tmp_path, monkeypatch):
     """Another process may have replaced a part of its files: a part is never taken for all."""
     path = f"{tmp_path}/c/"
     update(path, adding(entry("add")))
@@ -440,7 +440,7 @@ def no_lock(*args):
 
 
 @pytest.mark.parametrize("is_lock_for_all", [True, False], ids=["with its lock", "in a folder of another user"])
-def test_a_folder_is_read_as_a_whole_during_an_update(tmp_path, monkeypatch, is_lock_for_all):
+def test_a_folder_cache_is_read_as_a_whole_during_an_update(tmp_path, monkeypatch, is_lock_for_all):
     path, few, many = f"{tmp_path}/c/", [entry("0")], [entry(str(number)) for number in range(20)]
     update(path, lambda now: Cache(tuple(many)))
     program = f"""
@@ -462,7 +462,7 @@ for number in range(40):
     assert seen <= {len(few), len(many)}
 
 
-def test_a_foreign_file_in_the_place_of_a_lock_stays(tmp_path):
+def test_a_users_file_in_place_of_the_lock_is_kept(tmp_path):
     lock = tmp_path / ".c.textproto.lock"
     lock.write_text("mine")
     assert update(tmp_path / "c.textproto", adding(entry("add"))).beside
@@ -470,6 +470,6 @@ def test_a_foreign_file_in_the_place_of_a_lock_stays(tmp_path):
     assert (tmp_path / "c.textproto.new").read_text().count("entries {") == 1
 
 
-def test_the_left_lock_file_of_a_different_user_does_no_harm(tmp_path):
+def test_a_lock_file_can_be_locked_by_every_user(tmp_path):
     with locked(tmp_path / ".c.textproto.lock", 0):
         assert (tmp_path / ".c.textproto.lock").stat().st_mode & 0o777 == 0o666

@@ -27,7 +27,7 @@ def shown(summary: RunResult, verbosity: int = 0) -> list[str]:
 
 
 @pytest.mark.parametrize("verbosity", [0, 1, 2])
-def test_a_dump_run_does_not_mention_hits(verbosity: int) -> None:
+def test_the_summary_of_a_dump_does_not_mention_hits(verbosity: int) -> None:
     rows = (row(None, searches=(("", 0.0),)), row(Outcome.UNCACHEABLE, "lib.list", "M is a list"))
 
     merged = merge_run(Cache(), used=[Entry(hit_row.problem) for hit_row in rows])
@@ -37,7 +37,7 @@ def test_a_dump_run_does_not_mention_hits(verbosity: int) -> None:
     assert not [line for line in lines if "hit" in line]
 
 
-def test_q_shows_crashed_workers_and_what_was_recovered() -> None:
+def test_dash_q_shows_crashed_workers_and_recovered_tunings() -> None:
     summary = result(loaded=(("cache.pb", 1),), rows=(row(Outcome.HIT),), crashed_workers=("gw1",), recovered=2)
 
     assert shown(summary, -1) == [
@@ -46,7 +46,7 @@ def test_q_shows_crashed_workers_and_what_was_recovered() -> None:
     ]
 
 
-def test_q_shows_what_went_wrong() -> None:
+def test_dash_q_shows_notes_and_dash_qq_hides_them() -> None:
     """A log of a CI system is often one of ``-q``, and the note the only word of why nothing was asked for."""
     summary = result(loaded=(("cache.pb", 1),), rows=(row(Outcome.HIT),), notes=("toy was used before the tests",))
 
@@ -56,7 +56,7 @@ def test_q_shows_what_went_wrong() -> None:
     assert shown(bypassed, -1) == ["toy was bypassed: why", "1 hit"]
 
 
-def test_qq_shows_why_a_tuner_that_failed_the_gate_was_bypassed() -> None:
+def test_dash_qq_shows_the_reason_if_an_unhooked_tuner_fails_it() -> None:
     failed = Gate("0", failure="requested tuner could not be hooked: toy")
     summary = result(loaded=(("cache.pb", 1),), notes=("toy was bypassed: why",), gate=failed)
 
@@ -64,7 +64,7 @@ def test_qq_shows_why_a_tuner_that_failed_the_gate_was_bypassed() -> None:
     assert shown(replace(summary, gate=Gate("0")), -2) == []
 
 
-def test_q_and_qq_treat_a_failed_gate_of_a_mode_as_the_gate_on_misses() -> None:
+def test_quiet_runs_show_the_rows_of_a_failed_verify_gate() -> None:
     """The mode's line has its counts, and the command that mends them."""
     slower = Finding("SLOWER", "toy:lib.op (n=1)", "b is faster", is_failure=True)
     drift = Section("verify", "all", ("verify all: 1 choice raced: 1 slower",), (slower,), gate=Gate("0", "exceeded"))
@@ -89,7 +89,7 @@ def test_the_summary_names_ten_untracked_kernels() -> None:
     assert len([line for line in shown(summary, 1) if line.startswith("UNTRACKED")]) == 12
 
 
-def test_a_missing_adapter_explains_a_run_without_lookups() -> None:
+def test_a_run_without_lookups_names_a_missing_adapter() -> None:
     """Entries are loaded for a tuner that has no adapter. The summary names the tuner and counts the entries."""
     summary = result(loaded=(("cache.pb", 2),), devices_by_tuner={"gone": frozenset()}, adapters=("toy",))
 

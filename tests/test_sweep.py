@@ -20,13 +20,13 @@ def candidates(number: int) -> list[Candidate]:
     return [Candidate(params=(Value("BLOCK", block),)) for block in range(number)]
 
 
-def test_a_seeds_candidate_does_not_depend_on_list_order() -> None:
+def test_the_candidate_of_a_sweep_seed_ignores_the_list_order() -> None:
     for seed in ("7", "nightly-3"):
         picks = {tuple(parse(seed).ordered(problem(M=8), order)) for order in itertools.permutations(candidates(4))}
         assert len(picks) == 1
 
 
-def test_other_seeds_and_other_problems_get_other_candidates() -> None:
+def test_different_seeds_and_problems_get_different_candidates() -> None:
     of_seeds = {parse(str(seed)).ordered(problem(M=8), candidates(8))[0] for seed in range(100)}
     of_problems = {parse("7").ordered(problem(M=m), candidates(8))[0] for m in range(100)}
 
@@ -34,14 +34,14 @@ def test_other_seeds_and_other_problems_get_other_candidates() -> None:
 
 
 @pytest.mark.parametrize("number", [1, 2, 5, 7])
-def test_seven_sweeps_cover_up_to_seven_candidates(number: int) -> None:
+def test_seven_sweep_parts_cover_up_to_seven_candidates(number: int) -> None:
     """Every candidate comes first in at least one of the seven parts of a sweep."""
     for m in range(20):
         firsts = [parse(f"{part}/7").ordered(problem(M=m), candidates(number))[0] for part in range(1, 8)]
         assert set(firsts) == set(candidates(number))
 
 
-def test_sweeps_of_many_candidates_begin_differently() -> None:
+def test_seven_sweep_parts_of_30_candidates_begin_differently() -> None:
     """Each of seven sweeps over 30 candidates begins with a different candidate."""
     firsts = [parse(f"{part}/7").ordered(problem(), candidates(30))[0] for part in range(1, 8)]
 
@@ -49,6 +49,6 @@ def test_sweeps_of_many_candidates_begin_differently() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "0/3", "4/3", "1/0", "all/3", "a/3", "1/2/3", "/"])
-def test_what_is_no_seed_and_no_part_is_refused(text: str) -> None:
+def test_an_invalid_sweep_seed_or_part_is_a_value_error(text: str) -> None:
     with pytest.raises(ValueError, match="expected a seed such as 7, or a part such as 2/5, not"):
         parse(text)

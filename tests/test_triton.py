@@ -136,7 +136,7 @@ def call(kernel: Any, n: Any = 100, x: Any = None) -> Any:
     return kernel.best_config.kwargs["BLOCK"]
 
 
-def test_a_stale_kernel_names_which_candidates_came_and_went(session) -> None:
+def test_the_stale_reason_names_added_and_removed_candidates(session) -> None:
     dumped = session(is_dumping=True)
     call(copy_kernel(Bench()))
     (entry,) = dumped.entries
@@ -151,7 +151,7 @@ def test_a_stale_kernel_names_which_candidates_came_and_went(session) -> None:
         assert loaded.lookups[0].reason == reason
 
 
-def test_on_miss_launches_the_first_or_the_nearest_choice(session) -> None:
+def test_on_miss_first_or_nearest_launches_without_measuring(session) -> None:
     """With `first` or `nearest`, the adapter measures nothing and counts a miss with its fallback."""
     known = session(is_dumping=True)
     call(copy_kernel(Bench()))
@@ -167,7 +167,7 @@ def test_on_miss_launches_the_first_or_the_nearest_choice(session) -> None:
     assert first.outcomes == nearest.outcomes == ["miss"]
 
 
-def test_a_tuning_records_its_candidates_and_its_seconds(session) -> None:
+def test_a_tuning_records_key_device_candidates_and_seconds(session) -> None:
     """The entry also has the kernel, the device, the key, the choice and the versions of the libraries."""
     first = session(is_dumping=True)
     call(copy_kernel(Bench()))
@@ -187,7 +187,7 @@ def test_a_tuning_records_its_candidates_and_its_seconds(session) -> None:
     assert str(lookup.entry.versions).startswith(f"triton {triton.__version__}, torch ")
 
 
-def test_a_hit_runs_the_pre_hook_of_the_live_candidate(session) -> None:
+def test_a_hit_runs_the_pre_hook_of_the_chosen_config(session) -> None:
     """The adapter gives Triton the kernel's own candidate, because only that object carries the pre_hook."""
     hooked: list[int] = []
 
@@ -219,7 +219,7 @@ def accumulate_kernel(bench: Any) -> Any:
     return accumulate
 
 
-def test_a_loaded_run_zeroes_what_the_tuning_run_zeroed(session) -> None:
+def test_a_hit_applies_reset_to_zero_as_the_tuning_did(session) -> None:
     def first_call() -> Any:
         y = torch.full((128,), 5.0)
         accumulate_kernel(Bench())[grid](torch.ones(128), y, 128)
@@ -234,7 +234,7 @@ def test_a_loaded_run_zeroes_what_the_tuning_run_zeroed(session) -> None:
     assert torch.equal(loaded, tuned)
 
 
-def test_a_hit_leaves_the_autotuner_as_a_tuning_would(session, monkeypatch, capsys) -> None:
+def test_a_hit_sets_best_config_and_timings_as_a_tuning_does(session, monkeypatch, capsys) -> None:
     recorded = session(is_dumping=True)
     call(copy_kernel(Bench()))
     session(recorded.entries)
@@ -248,7 +248,7 @@ def test_a_hit_leaves_the_autotuner_as_a_tuning_would(session, monkeypatch, caps
     assert "Triton autotuning" not in capsys.readouterr().out
 
 
-def test_pruning_that_removes_the_choice_makes_it_stale(session) -> None:
+def test_an_entry_whose_choice_is_pruned_away_is_stale(session) -> None:
     recorded = session(is_dumping=True)
     call(copy_kernel(Bench(best=64)))
     loaded = session(recorded.entries)
@@ -261,7 +261,7 @@ def test_pruning_that_removes_the_choice_makes_it_stale(session) -> None:
     assert loaded.outcomes == [] or loaded.lookups[0].outcome is Outcome.STALE
 
 
-def test_a_kernel_pruned_to_one_candidate_is_no_lookup(session) -> None:
+def test_a_kernel_pruned_to_one_candidate_has_no_lookup(session) -> None:
     """Triton launches the only candidate that is left. The adapter neither measures nor counts it."""
     first = session(is_dumping=True)
     bench = Bench()
@@ -272,7 +272,7 @@ def test_a_kernel_pruned_to_one_candidate_is_no_lookup(session) -> None:
     assert first.lookups == []
 
 
-def test_subclasses_that_end_in_super_run_are_covered(session) -> None:
+def test_an_autotuner_subclass_that_calls_super_run_is_recorded(session) -> None:
     class Cached(autotuner_module.Autotuner):
         def run(self, *args: Any, **kwargs: Any) -> Any:
             return super().run(*args, **kwargs)
@@ -286,7 +286,7 @@ def test_subclasses_that_end_in_super_run_are_covered(session) -> None:
     assert len(first.entries) == 1
 
 
-def test_a_subclass_disk_cache_needs_cache_results(session) -> None:
+def test_a_subclasss_disk_cache_is_used_only_with_cache_results(session) -> None:
     """Triton calls the subclass's own check_disk_cache only if cache_results is set.
 
     The first kernel stays untracked after its deletion.
@@ -312,7 +312,7 @@ def test_a_subclass_disk_cache_needs_cache_results(session) -> None:
         assert len(first.untracked) == 1, "by the first, which nobody holds any more"
 
 
-def test_a_run_inside_a_test_leaves_the_run_around_it_hooked() -> None:
+def test_a_run_inside_a_test_leaves_the_outer_run_hooked() -> None:
     outer = Process(None, is_dumping=True)
     Process(None, is_dumping=True).adapter.unhook()
 
@@ -322,7 +322,7 @@ def test_a_run_inside_a_test_leaves_the_run_around_it_hooked() -> None:
     outer.adapter.unhook()
 
 
-def test_an_error_of_the_users_hook_at_a_hit_is_the_users(session) -> None:
+def test_an_error_in_the_users_pre_hook_at_a_hit_is_raised(session) -> None:
     def refuse(arguments: Any, reset_only: bool = False) -> None:
         if arguments["x"].stride(0) != 1:
             raise RuntimeError("x has to be contiguous")
@@ -361,7 +361,7 @@ def test_an_autotuner_that_replaces_run_is_untracked(session) -> None:
     assert "OwnRun" in kernel_text
 
 
-def test_the_documented_conftest_tunes_a_subclass(session, monkeypatch) -> None:
+def test_the_documented_conftest_makes_a_subclass_record_entries(session, monkeypatch) -> None:
     """The conftest of docs/adapters.md replaces the library's own search with Triton's.
 
     The adapter records an entry.
@@ -404,7 +404,7 @@ def test_the_documented_conftest_tunes_a_subclass(session, monkeypatch) -> None:
     assert bench.calls == 0
 
 
-def test_a_kernel_imported_in_isolation_is_looked_up_later(session) -> None:
+def test_a_kernel_first_called_while_paused_is_looked_up_later(session) -> None:
     """A test with an empty memory calls the kernel first while the session is paused. The next call is a lookup."""
     first = session(is_dumping=True)
     first.run.paused = True
@@ -430,7 +430,7 @@ def test_a_kernel_tuned_before_the_hook_is_untracked(session) -> None:
     assert kernel.cache
 
 
-def test_heuristics_over_a_librarys_own_wrapper_are_in_the_key(session) -> None:
+def test_heuristics_around_a_users_wrapper_are_in_the_key(session) -> None:
     class Locked(KernelInterface[Any]):
         def __init__(self, fn: Any) -> None:
             self.fn, self.arg_names = fn, fn.arg_names
@@ -476,7 +476,7 @@ def test_heuristics_made_before_the_hook_are_in_the_key(session) -> None:
         ((1, 2), None),
     ],
 )
-def test_every_kind_of_key_value_is_recorded_and_hit(session, value: Any, encoded: Any) -> None:
+def test_a_key_value_of_every_type_is_recorded_and_is_a_hit(session, value: Any, encoded: Any) -> None:
     def kernel(bench: Any) -> Any:
         @triton.autotune(configs=configs(), key=["n", "flag"], do_bench=bench)
         @triton.jit
@@ -500,7 +500,7 @@ def test_every_kind_of_key_value_is_recorded_and_hit(session, value: Any, encode
     assert loaded.outcomes == ["hit"]
 
 
-def test_a_key_without_a_stable_form_is_uncacheable(session) -> None:
+def test_a_tensor_in_the_key_makes_a_problem_uncacheable(session) -> None:
     """The lookups have a reason and no entry. The stable parts of the key still separate the problems."""
     first = session(is_dumping=True)
     kernel = copy_kernel(Bench(), key=("x", "n"))
@@ -542,7 +542,7 @@ def test_one_function_under_two_candidate_lists_has_two_entries(session) -> None
     assert loaded.outcomes == ["hit", "hit"]
 
 
-def test_the_order_of_the_candidates_does_not_matter(session) -> None:
+def test_another_order_of_the_candidates_is_still_a_hit(session) -> None:
     base = copy_kernel(None).fn
     recorded = session(is_dumping=True)
     call(triton.autotune(configs([16, 64]), key=["n"], do_bench=Bench())(base))
@@ -564,7 +564,7 @@ def test_candidates_changed_at_run_time_make_an_entry_stale(session) -> None:
     assert loaded.outcomes == ["stale"]
 
 
-def test_failures_without_a_reason_are_not_recorded(session) -> None:
+def test_a_benchmark_that_hides_all_errors_is_unrecorded(session) -> None:
     """The user's benchmark returns infinity for every candidate and hides the errors. The lookup has no entry."""
     first = session(is_dumping=True)
     kernel = copy_kernel(lambda kernel_call, quantiles: [float("inf")] * 3)
@@ -605,7 +605,7 @@ def failing_call(kernel: Any, error: Exception) -> None:
 
 
 @pytest.mark.parametrize(("error", "reason"), FAILURES)
-def test_a_repeatable_failure_is_recorded_and_is_a_hit(session, error, reason) -> None:
+def test_a_repeatable_failure_of_all_candidates_is_a_later_hit(session, error, reason) -> None:
     """Every candidate fails for a reason that the next run will see again.
 
     The next run counts a hit and adds no note.
@@ -650,7 +650,7 @@ def test_a_recorded_failure_is_stale_if_a_candidate_works(session) -> None:
         InterpreterError("'_semantic' argument must be provided: another thread's launch has ended"),
     ],
 )
-def test_what_another_run_may_not_see_is_not_kept(session, error: Exception) -> None:
+def test_a_failure_by_memory_or_the_device_is_not_recorded(session, error: Exception) -> None:
     first = session(is_dumping=True)
 
     with pytest.raises(type(error)):
@@ -660,7 +660,7 @@ def test_what_another_run_may_not_see_is_not_kept(session, error: Exception) -> 
 
 
 @pytest.mark.parametrize("in_a_candidate", [True, False])
-def test_a_failure_after_a_call_in_another_thread_is_dropped(session, in_a_candidate: bool) -> None:
+def test_a_failure_caused_by_another_thread_is_not_recorded(session, in_a_candidate: bool) -> None:
     """Another call clears the autotuner's arguments during the search.
 
     Its error is not recorded as a failure of the candidates.
@@ -708,7 +708,7 @@ class Disturbed:
 
 
 @pytest.mark.parametrize("threads", [0, 1])
-def test_a_candidate_that_other_threads_may_fail_is_not_kept(session, threads: int) -> None:
+def test_a_search_beside_launches_of_other_threads_is_unrecorded(session, threads: int) -> None:
     """Triton's interpreter replaces functions of its language for each launch, which all threads see."""
     run = session(is_dumping=True)
 
@@ -720,7 +720,7 @@ def test_a_candidate_that_other_threads_may_fail_is_not_kept(session, threads: i
 
 
 @pytest.mark.parametrize("threads", [0, 1])
-def test_a_call_that_other_threads_may_fail_is_not_kept(session, threads: int) -> None:
+def test_a_failed_call_beside_other_threads_is_not_recorded(session, threads: int) -> None:
     run = session(is_dumping=True)
 
     with pytest.raises(TypeError, match="no such argument"):
@@ -729,7 +729,7 @@ def test_a_call_that_other_threads_may_fail_is_not_kept(session, threads: int) -
     assert run.lookups[-1].has_failed == (not threads)
 
 
-def test_another_thread_that_lives_may_disturb_a_search(session) -> None:
+def test_a_search_beside_a_living_launch_thread_is_unrecorded(session) -> None:
     """It may launch kernels that have their choice, which nobody sees."""
     run = session(is_dumping=True)
     has_launched, may_end = threading.Event(), threading.Event()
@@ -754,7 +754,7 @@ def restores(named: Any, exception: Any) -> None:
     """A hook that no test looks into."""
 
 
-def test_a_search_with_a_post_hook_runs_in_every_run(session) -> None:
+def test_a_kernel_whose_post_hook_observes_is_uncacheable(session) -> None:
     """Triton's own tests see in a ``post_hook`` that a candidate was refused. The lookup is uncacheable."""
     seen: list[Any] = []
 
@@ -774,7 +774,7 @@ def test_a_search_with_a_post_hook_runs_in_every_run(session) -> None:
     assert loaded.lookups[-1].reason == "its post_hook observes each search, so the search must take place"
 
 
-def test_a_hook_of_a_kernel_that_no_test_has_made_is_no_obstacle(session) -> None:
+def test_a_librarys_kernel_with_a_partial_post_hook_is_recorded(session) -> None:
     """Libraries give theirs a ``partial``, a method, or what a decorator has wrapped."""
     first = session(is_dumping=True)
     kernel = copy_kernel(Bench(), post_hook=partial(restores))
@@ -785,7 +785,7 @@ def test_a_hook_of_a_kernel_that_no_test_has_made_is_no_obstacle(session) -> Non
     assert [lookup.is_tuned for lookup in first.lookups] == [True]
 
 
-def test_a_call_that_passes_a_tuned_parameter_is_no_lookup(session) -> None:
+def test_passing_a_tuned_parameter_raises_tritons_error(session) -> None:
     """Triton raises its own error about conflicting meta-parameters."""
     recorded = session(is_dumping=True)
     call(copy_kernel(Bench()))
@@ -810,7 +810,7 @@ def test_a_failed_candidate_is_recorded_and_never_chosen(session) -> None:
     assert fastest.time_us == 2000.0
 
 
-def test_a_benchmarker_may_return_a_single_number(session) -> None:
+def test_a_benchmark_that_returns_one_number_is_recorded(session) -> None:
     first = session(is_dumping=True)
     times = iter([2.0, 1.0])
 
@@ -839,7 +839,7 @@ def test_tritons_disk_cache_is_used_unless_the_run_dumps(session, monkeypatch, d
     assert bool(asked) is not dumping
 
 
-def test_the_owners_setting_of_the_disk_cache_survives_the_hook(session) -> None:
+def test_cache_results_set_by_the_user_survives_unhooking(session) -> None:
     before = copy_kernel(None)
     first = session(is_dumping=True)
     during = copy_kernel(None)
@@ -851,7 +851,7 @@ def test_the_owners_setting_of_the_disk_cache_survives_the_hook(session) -> None
     assert "cache_results" not in autotuner_module.Autotuner.__dict__
 
 
-def test_another_signature_is_refused_by_name(session) -> None:
+def test_hooking_a_triton_with_another_signature_raises(session) -> None:
     class Autotuner:
         def check_disk_cache(self, tuning_key: Any, configs: Any) -> None: ...
 
@@ -859,13 +859,13 @@ def test_another_signature_is_refused_by_name(session) -> None:
         Adapter().hook(SimpleNamespace(Autotuner=Autotuner), session().run)  # type: ignore[arg-type]
 
 
-def test_an_old_triton_is_refused_with_the_needed_version(session) -> None:
+def test_hooking_an_old_triton_names_the_needed_version(session) -> None:
     """An Autotuner without check_disk_cache cannot be hooked. The error names the first version that has the method."""
     with pytest.raises(HookError, match=r"triton >= 3\.4 is needed"):
         Adapter().hook(SimpleNamespace(Autotuner=type("Autotuner", (), {})), session().run)  # type: ignore[arg-type]
 
 
-def test_an_unknown_benchmark_function_is_left_to_triton(session) -> None:
+def test_an_unknown_benchmark_function_of_triton_gets_a_note(session) -> None:
     """The adapter runs the function, as Triton does, and adds a note."""
     first = session((), is_dumping=True)
     kernel = copy_kernel(Bench())

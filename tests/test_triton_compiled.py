@@ -228,7 +228,7 @@ class Refused:
         raise LookupError("no text")
 
 
-def test_a_kernel_that_triton_refuses_is_refused_at_every_launch(run) -> None:
+def test_a_kernel_triton_cannot_compile_fails_at_every_launch(run) -> None:
     run()
     held = tl.constexpr(Refused())
 
@@ -293,7 +293,7 @@ ATTEMPTS = {
 @pytest.mark.usefixtures("absent_gpu")
 @pytest.mark.parametrize("make", [own_refused_kernel, refused_argument])
 @pytest.mark.parametrize("attempt", ATTEMPTS)
-def test_an_attempt_to_compile_leaves_no_hash_that_is_none(threads: int, make: Any, attempt: str) -> None:
+def test_a_failed_compilation_ahead_leaves_no_wrong_triton_hash(threads: int, make: Any, attempt: str) -> None:
     kernel, functions, arguments = make()
     kwargs = {"grid": (1,), "warmup": False, **arguments}
     call = Call(kernel, ("key",), (torch.zeros(64), 64), kwargs, [])
@@ -305,7 +305,7 @@ def test_an_attempt_to_compile_leaves_no_hash_that_is_none(threads: int, make: A
         kernel[(1,)](torch.zeros(64), 64, **arguments)
 
 
-def test_a_refusal_of_tritons_own_is_left_as_it_is(run) -> None:
+def test_a_kernel_that_triton_refuses_is_recorded_as_a_failure(run) -> None:
     """The second launch of a refused kernel passes, as it does without the plugin."""
     if not hasattr(triton, "constexpr_function"):
         pytest.skip("this Triton refuses no kernel for a function")
@@ -325,7 +325,7 @@ SETTINGS = {"scale": 3}
 
 
 @pytest.mark.usefixtures("absent_gpu")
-def test_no_worker_helps_with_a_kernel_that_reads_a_setting(compiled: Compiled, threads: int) -> None:
+def test_a_waiting_worker_skips_a_kernel_that_reads_a_setting(compiled: Compiled, threads: int) -> None:
     def scale():
         return SETTINGS["scale"]
 
@@ -463,7 +463,7 @@ class Holder(threading.Thread):
 
 
 @pytest.mark.skipif(not compiles_in_pools(), reason="this Triton compiles in no threads")
-def test_a_waiting_worker_compiles_candidates(run, compiled, tmp_path, threads) -> None:
+def test_a_waiting_worker_compiles_and_then_gets_the_choice(run, compiled, tmp_path, threads) -> None:
     """A worker waits for another worker's tuning and compiles its candidates meanwhile. It then shares the choice."""
     tuned = run(is_dumping=True)
     call(product_kernel([config(block) for block in CONFIGS]))
@@ -502,7 +502,7 @@ def hooked_kernel(blocks: list[int], **options: Any) -> Any:
     return add
 
 
-def test_a_race_of_candidates_chooses_the_fastest(run, absent_gpu) -> None:
+def test_a_race_chooses_the_fastest_and_records_all_times(run, absent_gpu) -> None:
     """The entry has all times and the spread. Triton's own fields get the times of the race, too."""
     absent_gpu.times_us = {16: 5.2, 32: 4.1, 64: 9.0, 128: 900.0}
     lookups = run(is_dumping=True)
@@ -520,7 +520,7 @@ def test_a_race_of_candidates_chooses_the_fastest(run, absent_gpu) -> None:
     assert kernel.bench_time > 0
 
 
-def test_a_timed_launch_follows_a_flush_and_a_busy_gpu(run, absent_gpu) -> None:
+def test_each_timed_launch_follows_an_l2_flush_and_a_busy_wait(run, absent_gpu) -> None:
     """The L2 cache is flushed before each timed launch. The GPU is busy while the host prepares the launch."""
     absent_gpu.times_us = {16: 5.0, 32: 4.0}
     run(is_dumping=True)
@@ -532,7 +532,7 @@ def test_a_timed_launch_follows_a_flush_and_a_busy_gpu(run, absent_gpu) -> None:
     assert raced.count("wait") < raced.count("launch") / 3
 
 
-def test_hooks_and_restored_tensors_are_not_timed(run, absent_gpu) -> None:
+def test_hooks_and_reset_tensors_are_not_part_of_measured_times(run, absent_gpu) -> None:
     """Hooks, reset_to_zero and restore_value take effect before each launch of a race. Their time is not measured."""
     absent_gpu.times_us = {16: 5.0, 32: 4.0}
     seen = absent_gpu.seen
@@ -586,7 +586,7 @@ def test_a_candidate_out_of_resources_fails_and_others_race(run, absent_gpu, at)
 
 
 @pytest.mark.parametrize("error", [RuntimeError("Triton Error [CUDA]: an illegal memory access"), KeyboardInterrupt()])
-def test_device_errors_and_ctrl_c_reach_the_test(run, absent_gpu, error) -> None:
+def test_a_device_error_or_ctrl_c_while_tuning_is_raised(run, absent_gpu, error) -> None:
     """An illegal memory access or Ctrl-C ends the tuning, and nothing is recorded."""
     absent_gpu.fails = {32: (2, error)}
     lookups = run(is_dumping=True)
@@ -597,7 +597,7 @@ def test_device_errors_and_ctrl_c_reach_the_test(run, absent_gpu, error) -> None
     assert not [lookup for lookup in lookups if lookup.is_tuned]
 
 
-def test_a_lost_device_raises_its_error_in_the_test(run, absent_gpu) -> None:
+def test_a_lost_device_while_tuning_raises_the_devices_error(run, absent_gpu) -> None:
     """A candidate fails, and the device no longer works afterwards. The test gets the device's error."""
     absent_gpu.fails = {32: (2, triton.runtime.errors.OutOfResources(9, 1, "registers"))}
     kernel = hooked_kernel([16, 32])
@@ -618,7 +618,7 @@ def test_a_lost_device_raises_its_error_in_the_test(run, absent_gpu) -> None:
 
 
 @pytest.mark.parametrize("own", ["argument", "attribute", "package"])
-def test_a_users_benchmark_is_called_once_per_candidate(run, absent_gpu, monkeypatch, own) -> None:
+def test_a_users_benchmark_replaces_the_race(run, absent_gpu, monkeypatch, own) -> None:
     """A benchmark from the kernel's argument, its attribute or its backend replaces the race.
 
     Its times are recorded unchanged.
@@ -644,7 +644,7 @@ def test_a_users_benchmark_is_called_once_per_candidate(run, absent_gpu, monkeyp
     assert absent_gpu.launches == 1
 
 
-def test_a_candidate_that_does_not_compile_is_recorded(run) -> None:
+def test_a_candidate_that_does_not_compile_is_recorded_failed(run) -> None:
     """The candidate is recorded as failed, and the other candidate is chosen."""
     lookups = run(is_dumping=True, compile_threads=4)
 
@@ -664,7 +664,7 @@ def test_a_candidate_that_does_not_compile_is_recorded(run) -> None:
 
 @pytest.mark.skipif(not compiles_in_pools(), reason="this Triton compiles in no threads")
 @pytest.mark.usefixtures("absent_gpu")
-def test_a_failure_in_a_compile_thread_is_compiled_again(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_candidate_that_fails_in_a_thread_is_compiled_again(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """A candidate fails in a compile thread only.
 
     The main thread compiles it again, and no candidate is recorded as failed.
@@ -744,7 +744,7 @@ def test_verify_races_a_loaded_choice_and_still_uses_it(run, absent_gpu) -> None
 
 @pytest.mark.timeout(60)  # it waited for ever
 @pytest.mark.parametrize("is_tuned", [False, True])
-def test_the_hook_of_a_candidate_may_launch_a_kernel_of_its_own(run, absent_gpu, threads, is_tuned: bool) -> None:
+def test_a_pre_hook_may_launch_another_kernel_while_tuning(run, absent_gpu, threads, is_tuned: bool) -> None:
     own = hooked_kernel([16, 32])
     kernel = hooked_kernel([16, 32, 64, 128])
     for candidate in kernel.configs:
@@ -770,7 +770,7 @@ class Runnable:
         return self.fn(*args, **kwargs)
 
 
-def test_a_tuned_function_is_never_called_to_compile(run, absent_gpu, threads) -> None:
+def test_a_tuned_python_function_is_called_only_to_measure(run, absent_gpu, threads) -> None:
     """A tuned plain Python function is called only to measure it. A hit calls the function once."""
     given: list[Any] = []
     add = hooked_kernel([16]).fn
@@ -798,7 +798,7 @@ def test_a_tuned_function_is_never_called_to_compile(run, absent_gpu, threads) -
     assert loaded[0].outcome == "hit"
 
 
-def test_a_lambda_that_is_tuned_has_no_name_and_is_uncacheable(run, absent_gpu) -> None:
+def test_a_tuned_lambda_is_uncacheable_because_it_has_no_name(run, absent_gpu) -> None:
     lookups = run(is_dumping=True)
     configs = [config(16), config(32)]
 
@@ -807,7 +807,7 @@ def test_a_lambda_that_is_tuned_has_no_name_and_is_uncacheable(run, absent_gpu) 
     assert [lookup.reason for lookup in lookups] == ["a lambda has no name"]
 
 
-def test_a_kernel_with_a_benchmark_of_its_own_is_not_raced_again(run, absent_gpu) -> None:
+def test_verify_does_not_race_a_kernel_with_its_own_benchmark(run, absent_gpu) -> None:
     absent_gpu.times_us = {16: 10.0, 32: 20.0}
     lookups = run(is_dumping=True)
     hooked_kernel([16, 32])[(1,)](torch.zeros(128), torch.zeros(128), 3)
@@ -817,7 +817,7 @@ def test_a_kernel_with_a_benchmark_of_its_own_is_not_raced_again(run, absent_gpu
     assert verdict.not_raced == "its kernel brings a benchmark of its own"
 
 
-def test_a_triton_whose_benchmark_is_renamed_is_noted_and_hits(run, absent_gpu, monkeypatch) -> None:
+def test_without_tritons_bench_a_note_replaces_the_race(run, absent_gpu, monkeypatch) -> None:
     absent_gpu.times_us = {16: 10.0, 32: 20.0}
     lookups = run(is_dumping=True)
     hooked_kernel([16, 32])[(1,)](torch.zeros(128), torch.zeros(128), 3)
@@ -837,7 +837,7 @@ def test_a_triton_whose_benchmark_is_renamed_is_noted_and_hits(run, absent_gpu, 
     assert session.unhooked_tuners == {}, "hits need no race, so no gate fails"
 
 
-def test_a_search_with_a_listener_runs_in_every_run(run, absent_gpu, monkeypatch) -> None:
+def test_a_kernel_with_an_autotuning_listener_is_uncacheable(run, absent_gpu, monkeypatch) -> None:
     """A listener in Triton's knobs.autotuning makes the lookup uncacheable."""
     seen: list[Any] = []
     lookups = run(is_dumping=True)
@@ -881,7 +881,7 @@ def test_candidates_with_equal_code_are_launched_once(run, absent_gpu) -> None:
     assert sorted(absent_gpu.launched[:3]) == [32, 64, 64], "the first round"
 
 
-def test_heuristics_give_equal_code_different_grids(run, absent_gpu) -> None:
+def test_candidates_with_equal_code_but_other_grids_all_launch(run, absent_gpu) -> None:
     """A heuristic value depends on the candidate and sets the grid.
 
     Both candidates are launched, although their code is equal.
@@ -909,7 +909,7 @@ def without_collector() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("way", ["all run", "loaded", "launched", "compiled", "own benchmark", "hit", "verified"])
-def test_no_tensor_of_a_call_outlives_it(run, absent_gpu, threads, without_collector, way) -> None:
+def test_no_tensor_of_a_launch_is_kept_after_it(run, absent_gpu, threads, without_collector, way) -> None:
     @triton.autotune(configs=[config(16), config(32), config(64)], key=["n"])
     @triton.jit
     def kernel(a, b, c, n, BLOCK: tl.constexpr, REFUSED: tl.constexpr):
@@ -943,7 +943,7 @@ def test_no_tensor_of_a_call_outlives_it(run, absent_gpu, threads, without_colle
     )
 
 
-def test_no_tensor_outlives_a_call_that_is_refused(run, absent_gpu, without_collector) -> None:
+def test_no_tensor_is_kept_after_on_miss_error_fails_a_launch(run, absent_gpu, without_collector) -> None:
     run((), on_miss="error")
     kernel = copy_kernel([config(16), config(32)])
 

@@ -107,7 +107,7 @@ either_way = pytest.mark.parametrize("over", [False, True], ids=["under the auto
 
 
 @either_way
-def test_heuristics_of_one_factory_get_their_own_choices(have_own_choices, over: bool) -> None:
+def test_heuristics_with_different_closures_get_separate_entries(have_own_choices, over: bool) -> None:
     """Two heuristics have the same source and different values in their closures."""
 
     def make(vec: int) -> Make:
@@ -117,7 +117,7 @@ def test_heuristics_of_one_factory_get_their_own_choices(have_own_choices, over:
 
 
 @either_way
-def test_different_heuristics_get_their_own_choices(have_own_choices, over: bool) -> None:
+def test_kernels_with_different_heuristics_get_separate_entries(have_own_choices, over: bool) -> None:
     one, eight = (lambda arguments: 1), (lambda arguments: 8)
 
     assert have_own_choices(
@@ -132,7 +132,7 @@ def width(arguments: dict[str, Any]) -> int:
 
 
 @either_way
-def test_a_global_of_a_heuristic_belongs_to_the_source(outcome_after, monkeypatch, over: bool) -> None:
+def test_changing_a_global_that_a_heuristic_reads_is_stale(outcome_after, monkeypatch, over: bool) -> None:
     """The entry is stale after the global that a heuristic reads has changed."""
 
     def make() -> Any:
@@ -161,7 +161,7 @@ def exponential(x):
     return exp(x)
 
 
-def test_the_function_behind_a_name_belongs_to_the_source(session, monkeypatch) -> None:  # noqa: F811
+def test_binding_a_helper_name_to_another_function_is_stale(session, monkeypatch) -> None:  # noqa: F811
     recorded = session(is_dumping=True)
     run(with_helper(bench(), exponential), *tensors())
     loaded = session(recorded.entries)
@@ -173,7 +173,7 @@ def test_the_function_behind_a_name_belongs_to_the_source(session, monkeypatch) 
     assert "exp came" in lookup.reason
 
 
-def test_a_source_of_very_many_parts_is_noted(session, monkeypatch) -> None:  # noqa: F811
+def test_a_kernel_that_uses_very_many_functions_gets_a_note(session, monkeypatch) -> None:  # noqa: F811
     monkeypatch.setattr("pytest_autotune.tuners.source.source_digest.MOST_PARTS", 1)
     first = session(is_dumping=True)
     run(with_helper(bench(), exponential), *tensors())
@@ -183,7 +183,7 @@ def test_a_source_of_very_many_parts_is_noted(session, monkeypatch) -> None:  # 
     assert "through_a_helper: an edit of any of 2 functions and constants" in note
 
 
-def test_heuristics_of_a_derived_class_belong_to_the_source(have_own_choices) -> None:
+def test_closures_of_derived_heuristics_get_separate_entries(have_own_choices) -> None:
     class Derived(triton.runtime.autotuner.Heuristics):
         pass
 
@@ -199,7 +199,7 @@ def test_heuristics_of_a_derived_class_belong_to_the_source(have_own_choices) ->
 
 
 @pytest.mark.parametrize("values", [(1, 1.0), (1, True), (0.0, -0.0)], ids=str)
-def test_numbers_in_a_closure_are_compiled_in_as_they_are(have_own_choices, values: tuple[Any, Any]) -> None:
+def test_closures_over_1_and_1_0_and_true_get_separate_entries(have_own_choices, values: tuple[Any, Any]) -> None:
     def make(scale: Any) -> Make:
         def tuned(bench: Any) -> Any:
             @triton.autotune(configs(), key=["n"], do_bench=bench)
@@ -215,7 +215,7 @@ def test_numbers_in_a_closure_are_compiled_in_as_they_are(have_own_choices, valu
     assert have_own_choices(*map(make, values), *tensors())
 
 
-def test_named_tuples_of_two_classes_in_a_closure_differ(have_own_choices) -> None:
+def test_closures_over_two_named_tuples_get_separate_entries(have_own_choices) -> None:
     def make(names: str) -> Make:
         sizes = namedtuple("sizes", names)(2, 3)
 
@@ -233,7 +233,7 @@ def test_named_tuples_of_two_classes_in_a_closure_differ(have_own_choices) -> No
     assert have_own_choices(make("a b"), make("b a"), *tensors())
 
 
-def test_a_performance_model_belongs_to_the_problem(have_own_choices) -> None:
+def test_a_kernel_with_a_perf_model_gets_a_separate_entry(have_own_choices) -> None:
     """A kernel without a performance model gets its own choice, although its source is equal."""
 
     def make(pruning: dict[str, Any] | None) -> Make:
@@ -252,7 +252,7 @@ def test_a_performance_model_belongs_to_the_problem(have_own_choices) -> None:
     assert have_own_choices(make({"perf_model": smaller_first, "top_k": 2}), make(None), *tensors())
 
 
-def test_a_heuristic_value_outside_the_key_shares_a_choice(outcome_after) -> None:
+def test_other_heuristic_values_outside_the_key_are_still_a_hit(outcome_after) -> None:
     """Triton's own memory does the same. The order of calls decides nothing in a run that loads."""
 
     def make() -> Any:
@@ -261,7 +261,7 @@ def test_a_heuristic_value_outside_the_key_shares_a_choice(outcome_after) -> Non
     assert outcome_after(make(), make(), *tensors(100), arguments=tensors(99)) == "hit"
 
 
-def test_a_heuristic_without_a_stable_form_is_uncacheable(outcome_after) -> None:
+def test_a_heuristic_that_closes_over_an_object_is_uncacheable(outcome_after) -> None:
     """The closure of the heuristic has an object without a stable form."""
     thing = object()
 
@@ -291,7 +291,7 @@ def make_act(scale: Any) -> Any:
 
 @pytest.mark.parametrize("scales", [(2.0, 3.0), (tl.constexpr(2.0), tl.constexpr(3.0))], ids=["numbers", "constexprs"])
 @pytest.mark.parametrize("keys", [["n", "ACT"], ["n"]], ids=["in the key", "only passed"])
-def test_functions_of_one_factory_as_arguments_differ(have_own_choices, scales, keys) -> None:
+def test_function_arguments_of_one_factory_get_separate_entries(have_own_choices, scales, keys) -> None:
     """Two functions of one factory, passed to a kernel, get their own choices. The key may name the argument or not."""
 
     def make(bench: Any) -> Any:
@@ -304,7 +304,7 @@ def test_functions_of_one_factory_as_arguments_differ(have_own_choices, scales, 
     assert have_own_choices(make, make, *first, arguments=second)
 
 
-def test_a_function_in_the_key_may_be_uncacheable(session) -> None:  # noqa: F811
+def test_a_function_argument_without_stable_form_is_uncacheable(session) -> None:  # noqa: F811
     """The closure of the function has an object without a stable form. The reason names the variable."""
     first = session(is_dumping=True)
     run(with_function(bench()), *tensors(), make_act(object()))
@@ -325,7 +325,7 @@ def with_helper(bench: Any, helper: Any) -> Any:
 
 
 @pytest.mark.parametrize("inner", [False, True], ids=["in the closure", "used by a helper there"])
-def test_a_helper_without_a_stable_form_is_uncacheable(session, inner: bool) -> None:  # noqa: F811
+def test_a_helper_that_closes_over_an_object_is_uncacheable(session, inner: bool) -> None:  # noqa: F811
     """The closure of a kernel's helper, or of a helper of that helper, has an object without a stable form."""
     helper = make_act(object())
     if inner:
@@ -338,7 +338,7 @@ def test_a_helper_without_a_stable_form_is_uncacheable(session, inner: bool) -> 
     assert "scale of" in lookup.reason
 
 
-def test_helpers_of_a_factory_do_not_share_a_choice(have_own_choices) -> None:
+def test_helpers_made_by_one_factory_get_separate_entries(have_own_choices) -> None:
     assert have_own_choices(*(lambda bench, scale=scale: with_helper(bench, make_act(scale)) for scale in (2.0, 3.0)))
 
 
@@ -362,7 +362,7 @@ def with_hooks(*hooks: Any, best: int = 0) -> Any:
 
 
 @pytest.mark.parametrize("best", [0, 1])
-def test_candidates_that_differ_only_in_their_hook_differ(session, best: int) -> None:  # noqa: F811
+def test_a_hit_picks_the_candidate_with_the_recorded_pre_hook(session, best: int) -> None:  # noqa: F811
     """A hit gives the kernel the candidate with the recorded pre_hook."""
     recorded = session(is_dumping=True)
     run(with_hooks(hook_one, hook_two, best=best), *tensors())
@@ -374,7 +374,7 @@ def test_candidates_that_differ_only_in_their_hook_differ(session, best: int) ->
     assert kernel.best_config is kernel.configs[best]
 
 
-def test_indistinguishable_candidates_are_uncacheable(session) -> None:  # noqa: F811
+def test_two_candidates_that_look_equal_are_uncacheable(session) -> None:  # noqa: F811
     def hook(thing: Any) -> Any:
         return lambda arguments: arguments.update(thing=thing)
 
@@ -384,7 +384,7 @@ def test_indistinguishable_candidates_are_uncacheable(session) -> None:  # noqa:
     assert [lookup.outcome.value for lookup in first.lookups] == ["uncacheable"]
 
 
-def test_another_hook_of_a_candidate_is_another_search(outcome_after) -> None:
+def test_another_pre_hook_of_a_candidate_makes_the_entry_stale(outcome_after) -> None:
     first, second = with_hooks(hook_one, None), with_hooks(hook_two, None)
 
     assert outcome_after(first, second, *tensors()) == "stale"
@@ -399,7 +399,7 @@ class Hook:
         arguments.update(value=self.value, other=self.other)
 
 
-def test_a_hook_objects_state_is_not_part_of_the_search(outcome_after) -> None:
+def test_another_state_of_a_pre_hook_object_is_still_a_hit(outcome_after) -> None:
     """Two hook objects of one class with different values give the same search fingerprint."""
 
     def hooked(value: int) -> Any:
@@ -421,7 +421,7 @@ def descriptor(dtype: Any) -> Any:
     ],
     ids=["descriptor", "tuple", "nested"],
 )
-def test_dtypes_inside_an_argument_are_in_the_key(session, have_own_choices, argument: Any, name: str) -> None:  # noqa: F811
+def test_dtypes_in_tuples_and_descriptors_are_in_the_key(session, have_own_choices, argument: Any, name: str) -> None:  # noqa: F811
     first, second = ((argument(dtype), None, 16) for dtype in (torch.float32, torch.float16))
 
     assert have_own_choices(empty, empty, *first, arguments=second)
@@ -432,14 +432,14 @@ def test_dtypes_inside_an_argument_are_in_the_key(session, have_own_choices, arg
 
 
 @pytest.mark.parametrize("wrap", [lambda value: value, lambda value: (value,)], ids=["plain", "in a tuple"])
-def test_dtypes_of_triton_and_torch_are_different_key_values(have_own_choices, wrap) -> None:
+def test_triton_and_torch_dtypes_are_different_key_values(have_own_choices, wrap) -> None:
     """Triton's own memory separates them, too."""
     first, second = ((*tensors(), wrap(value)) for value in (tl.float16, torch.float16))
 
     assert have_own_choices(with_function, with_function, *first, arguments=second)
 
 
-def test_the_value_of_an_enum_in_the_key_belongs_to_the_source(outcome_after) -> None:
+def test_changing_an_enum_members_value_in_the_key_is_stale(outcome_after) -> None:
     def mode(fast: int) -> Any:
         return enum.Enum("Mode", {"FAST": fast}).FAST  # type: ignore[attr-defined]
 
@@ -454,7 +454,7 @@ class Speed(enum.IntEnum):
     FAST = 3
 
 
-def test_a_member_of_an_intenum_is_its_number_in_a_key(outcome_after) -> None:
+def test_an_intenum_member_and_its_number_share_an_entry(outcome_after) -> None:
     """In Triton's memory they are one key, and so they share a choice in any order."""
     first, second = with_function(bench()), with_function(bench())
     number, member = (*tensors(), 3), (*tensors(), Speed.FAST)
@@ -463,7 +463,7 @@ def test_a_member_of_an_intenum_is_its_number_in_a_key(outcome_after) -> None:
     assert outcome_after(with_function(bench()), with_function(bench()), *member, arguments=number) == "hit"
 
 
-def test_an_enum_value_in_a_candidate_belongs_to_the_search(outcome_after) -> None:
+def test_changing_an_enum_value_in_a_candidate_is_stale(outcome_after) -> None:
     def make(fast: int) -> Any:
         mode = enum.Enum("Mode", {"FAST": fast}).FAST  # type: ignore[attr-defined]
         return empty(bench(), [triton.Config({"BLOCK": block, "OTHER": mode}) for block in CONFIGS])
@@ -472,7 +472,7 @@ def test_an_enum_value_in_a_candidate_belongs_to_the_search(outcome_after) -> No
     assert outcome_after(make(1), make(2), *tensors()) == "stale"
 
 
-def test_candidates_with_dtypes_of_two_libraries_differ(session) -> None:  # noqa: F811
+def test_a_hit_tells_tritons_float16_from_torchs_in_candidates(session) -> None:  # noqa: F811
     """One candidate has Triton's float16, the other torch's. A hit gives the candidate that was chosen."""
 
     def make(bench: Any) -> Any:
@@ -488,7 +488,7 @@ def test_candidates_with_dtypes_of_two_libraries_differ(session) -> None:  # noq
 
 
 @pytest.mark.parametrize("option", ["noinline", "do_not_specialize", "do_not_specialize_on_alignment", "debug"])
-def test_compiled_options_of_a_kernel_belong_to_the_source(outcome_after, option: str) -> None:
+def test_another_option_of_triton_jit_makes_the_entry_stale(outcome_after, option: str) -> None:
     """An option of triton.jit that changes the compiled code makes an entry stale."""
 
     def make(**options: Any) -> Any:
@@ -502,7 +502,7 @@ def test_compiled_options_of_a_kernel_belong_to_the_source(outcome_after, option
     assert outcome_after(make(), make(**{option: value}), *tensors()) == "stale"
 
 
-def test_a_default_that_a_factory_computed_belongs_to_the_source(outcome_after) -> None:
+def test_another_computed_default_of_a_kernel_is_stale(outcome_after) -> None:
     def make(width: int) -> Any:
         @triton.autotune(configs(), key=["n"], do_bench=bench())
         @triton.jit
@@ -534,7 +534,7 @@ def test_compile_settings_of_triton_are_in_the_fingerprint(monkeypatch) -> None:
     assert list(identity.list_settings(None)) == [Value("settings", settings, "settings")]
 
 
-def test_the_key_of_a_compiler_stage_hook_is_in_fingerprints(monkeypatch) -> None:
+def test_the_key_of_a_compiler_stage_hook_is_in_the_fingerprint(monkeypatch) -> None:
     """Triton's add_stages_inspection_hook returns a key, which belongs to the settings."""
     from pytest_autotune.tuners.triton import identity
 
@@ -572,7 +572,7 @@ class Act:
     [functools.partial(add_one), Functions(1).method, Act(), Functions(add_one), {"act": add_one}],
     ids=["partial", "method", "callable object", "dataclass", "dict"],
 )
-def test_an_argument_with_code_inside_is_uncacheable(outcome_after, argument: Any) -> None:
+def test_a_partial_method_or_callable_argument_is_uncacheable(outcome_after, argument: Any) -> None:
     """Triton compiles the code of such an argument, and the source does not name it."""
     assert outcome_after(empty(bench()), empty(bench()), *tensors(), argument) == "uncacheable"
 
@@ -582,14 +582,14 @@ class LargeSeed(enum.IntEnum):
     ODD = 2**60 + 1
 
 
-def test_large_members_of_an_intenum_have_two_keys() -> None:
+def test_large_intenum_members_are_different_key_values() -> None:
     """A float holds both numbers as the same."""
     values = [encode_key_value("seed", seed).value for seed in LargeSeed]
 
     assert values == [2**60, 2**60 + 1]
 
 
-def test_a_named_tuple_with_a_dtype_has_the_dtypes_of_its_items() -> None:
+def test_a_named_tuple_argument_has_its_items_dtypes_in_the_key() -> None:
     settings = namedtuple("settings", ["dtype", "bias"])
     keys = []
     for dtype in (torch.float16, torch.float32):
@@ -608,7 +608,7 @@ class DtypeAndFunction:
     activation: Callable[..., Any]
 
 
-def test_a_dataclass_with_a_dtype_and_a_function_is_in_the_key() -> None:
+def test_a_dataclass_argument_with_a_dtype_is_in_the_key_whole() -> None:
     argument = DtypeAndFunction(torch.float16, empty)
     names = [name for name, _ in _list_compiled_properties("x", argument, is_in_key=False)]
 

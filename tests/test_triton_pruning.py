@@ -37,7 +37,7 @@ def at_most_n(configs: Any, named: Any, **others: Any) -> Any:
         yield triton.Config({"BLOCK": min(config.kwargs["BLOCK"], named["n"])}, num_warps=config.num_warps)
 
 
-def test_candidates_made_by_a_pruner_are_dumped_and_loaded(session) -> None:
+def test_a_choice_among_candidates_a_pruner_made_is_a_hit(session) -> None:
     """The pruner is a generator that makes new candidates at each call."""
     first = session(is_dumping=True)
     assert call(kernel(at_most_n), 32) == 32
@@ -47,7 +47,7 @@ def test_candidates_made_by_a_pruner_are_dumped_and_loaded(session) -> None:
     assert loaded.outcomes == ["hit"]
 
 
-def test_an_entry_of_made_candidates_serves_no_others(session) -> None:
+def test_an_entry_is_stale_if_the_pruner_makes_other_candidates(session) -> None:
     """The pruner makes as many candidates for another size, but different ones. The entry is stale."""
     first = session(is_dumping=True)
     call(kernel(at_most_n), 32)
@@ -57,7 +57,7 @@ def test_an_entry_of_made_candidates_serves_no_others(session) -> None:
     assert loaded.outcomes == ["stale"]
 
 
-def test_a_choice_is_stale_if_the_pruner_adds_candidates(session) -> None:
+def test_an_entry_is_stale_if_the_pruner_adds_a_candidate(session) -> None:
     """The recorded choice is among the candidates, but the new ones were not measured.
 
     Both entries are hits afterwards.
@@ -78,7 +78,7 @@ def test_a_choice_is_stale_if_the_pruner_adds_candidates(session) -> None:
     assert again.outcomes == ["hit", "hit"]
 
 
-def test_a_choice_serves_a_part_of_the_list_made_anew(session) -> None:
+def test_a_choice_is_a_hit_if_the_pruner_copies_some_candidates(session) -> None:
     """The pruner makes equal copies of some candidates of the list."""
     first = session(is_dumping=True)
     call(kernel(None))
@@ -101,7 +101,7 @@ def halved_if_odd(configs: Any, named: Any, **others: Any) -> Any:
 
 
 @pytest.mark.parametrize("order", [(100, 101), (101, 100), (100,), (101,)])
-def test_a_pruner_that_edits_candidates_is_order_independent(session, order) -> None:
+def test_choices_of_an_editing_pruner_ignore_the_test_order(session, order) -> None:
     """The pruner changes the candidates in place. Every test gets the same choice in any order of tests."""
 
     def choices(run: Any, numbers: tuple[int, ...]) -> list[int]:
@@ -143,7 +143,7 @@ def test_pruned_choices_do_not_depend_on_the_order_of_tests(session, order) -> N
         assert alone.outcomes == ["hit"]
 
 
-def test_a_choice_survives_pruning_for_another_call(session) -> None:
+def test_a_choice_is_kept_after_the_pruner_ran_for_another_call(session) -> None:
     """The pruner changes a candidate in place for a second call. The first call keeps its choice."""
     session(is_dumping=True)
     autotuner = kernel(halved_if_odd, key=("n",))
@@ -154,7 +154,7 @@ def test_a_choice_survives_pruning_for_another_call(session) -> None:
     assert autotuner.best_config.kwargs["BLOCK"] == 64
 
 
-def test_a_pruner_may_shorten_the_list_or_raise(session) -> None:
+def test_a_list_shortened_by_a_pruner_is_restored_after_the_call(session) -> None:
     """The kernel gets its whole list back after the pruner shortened it. An error of the pruner reaches the test."""
 
     def first_only(configs: Any, named: Any, **others: Any) -> Any:
@@ -173,7 +173,7 @@ def test_a_pruner_may_shorten_the_list_or_raise(session) -> None:
         call(kernel(fails))
 
 
-def test_pruning_before_a_performance_model_is_a_problem(session) -> None:
+def test_prunings_before_a_perf_model_get_separate_entries(session) -> None:
     """Two calls leave different candidates to the performance model. Each call has its own entry and is a hit."""
 
     def one_warp_for_few(configs: Any, named: Any, **others: Any) -> Any:
@@ -197,7 +197,7 @@ def test_pruning_before_a_performance_model_is_a_problem(session) -> None:
     assert loaded.outcomes == ["hit", "hit"]
 
 
-def test_a_pruner_without_candidates_gives_tritons_error(session) -> None:
+def test_a_pruner_that_leaves_no_candidate_raises_tritons_error(session) -> None:
     """There is no lookup and no note."""
     first = session(is_dumping=True)
 
@@ -207,7 +207,7 @@ def test_a_pruner_without_candidates_gives_tritons_error(session) -> None:
     assert (first.lookups, first.run.notes) == ([], [])
 
 
-def test_a_pruner_may_know_its_candidates_by_identity(session) -> None:
+def test_a_pruner_gets_the_kernels_own_candidate_objects(session) -> None:
     """The pruner gets the kernel's own list and candidates, and sees itself in the kernel."""
     listed = made(16, 32, 64)
     small, _, large = listed
@@ -249,7 +249,7 @@ class DictConfig(triton.Config, dict):  # type: ignore[type-arg]
 
 
 @pytest.mark.parametrize("config_class", [SlotConfig, DictConfig])
-def test_a_pruner_changes_candidates_of_derived_classes(session, config_class) -> None:
+def test_changes_of_a_pruner_to_derived_configs_are_undone(session, config_class) -> None:
     """The candidates keep all their attributes, and lose the pruner's changes after the launch."""
     seen = []
 
@@ -273,7 +273,7 @@ def test_a_pruner_changes_candidates_of_derived_classes(session, config_class) -
     assert first.run.notes == []
 
 
-def test_a_pruner_of_an_ignored_kernel_is_left_alone(session) -> None:
+def test_changes_of_a_pruner_stay_in_an_ignored_kernel(session) -> None:
     """The pruner's changes stay in the kernel's list, as without the plugin."""
     session(is_dumping=True, ignore=("triton:*.copy",))
     autotuner = kernel(halved_if_odd, key=("n",))
@@ -282,7 +282,7 @@ def test_a_pruner_of_an_ignored_kernel_is_left_alone(session) -> None:
     assert [config.kwargs["BLOCK"] for config in autotuner.configs] == [8, 16, 32]
 
 
-def test_an_own_error_after_pruning_keeps_the_pruners_changes(session, monkeypatch) -> None:
+def test_after_a_plugin_error_the_pruners_changes_still_launch(session, monkeypatch) -> None:
     """The launch gets the candidates that it would get without the plugin."""
 
     def broken(config: Any) -> Any:
@@ -295,7 +295,7 @@ def test_an_own_error_after_pruning_keeps_the_pruners_changes(session, monkeypat
     assert ["an error of our own" in note for note in first.run.notes] == [True]
 
 
-def test_a_pruner_of_a_tuple_gets_the_tuple(session) -> None:
+def test_a_pruner_gets_a_tuple_if_the_kernels_list_is_a_tuple(session) -> None:
     """A kernel's candidates may be a tuple, which no pruner can shorten."""
     first = session(is_dumping=True)
     autotuner = kernel(lambda configs, named, **others: configs[1:] if configs is listed else [])
@@ -306,7 +306,7 @@ def test_a_pruner_of_a_tuple_gets_the_tuple(session) -> None:
     assert first.run.notes == []
 
 
-def test_new_candidates_share_the_kwargs_that_a_pruner_changed(session) -> None:
+def test_a_pruners_new_candidates_keep_the_kwargs_it_changed(session) -> None:
     """The new candidates keep the change when the kernel's candidates lose it."""
 
     def halved_anew(configs: Any, named: Any, **others: Any) -> Any:
@@ -321,7 +321,7 @@ def test_new_candidates_share_the_kwargs_that_a_pruner_changed(session) -> None:
     assert [config.kwargs["BLOCK"] for config in autotuner.configs] == [16, 32, 64]
 
 
-def test_a_change_to_an_equal_value_is_undone(session) -> None:
+def test_a_pruners_change_of_true_to_1_is_undone(session) -> None:
     """A digest holds the type of a value, so ``1`` in place of ``True`` is a change."""
 
     def retyped(configs: Any, named: Any, **others: Any) -> Any:

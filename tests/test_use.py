@@ -65,7 +65,7 @@ def library(tmp_path: Path) -> Library:
     return Library(tmp_path)
 
 
-def test_a_shipped_choice_is_used_without_a_search(library: Library) -> None:
+def test_use_answers_with_the_shipped_choice_without_tuning(library: Library) -> None:
     shipped = library.ships(entry(64, 4), entry(128, 2), entry(64, 1, kernel="other.scale"))
     found, told = shipped.run("[mylib.scale(64), mylib.scale(128), len(mylib.loaded.misses)]")
 
@@ -73,7 +73,7 @@ def test_a_shipped_choice_is_used_without_a_search(library: Library) -> None:
     assert told == ""
 
 
-def test_a_shipped_choice_is_used_in_a_run_without_options(library: Library) -> None:
+def test_use_answers_in_a_pytest_run_without_plugin_options(library: Library) -> None:
     test = "import mylib\ndef test(): assert mylib.scale(64) == (4, 0)"
     (library.ships(entry(64, 4)).folder / "test_mylib.py").write_text(test)
 
@@ -83,7 +83,7 @@ def test_a_shipped_choice_is_used_in_a_run_without_options(library: Library) -> 
 @pytest.mark.parametrize(
     ("on_miss", "chosen", "used"), [("first", 1, "first"), ("nearest", 4, "nearest"), ("tune", None, "tune")]
 )
-def test_an_untuned_problem_is_warned_of_once_and_a_miss(
+def test_each_miss_of_use_is_logged_and_only_the_first_warns(
     library: Library, on_miss: str, chosen: int | None, used: str
 ) -> None:
     shipped = library.ships(entry(16, 2), entry(4096, 4), options=f"on_miss={on_miss!r}, report='misses.jsonl'")
@@ -107,7 +107,7 @@ def test_an_untuned_problem_is_warned_of_once_and_a_miss(
     }
 
 
-def test_a_miss_costs_the_same_after_thousands(library: Library) -> None:
+def test_a_miss_of_use_is_as_fast_after_thousands_of_misses(library: Library) -> None:
     shipped = library.ships(entry(16, 2), options="report='misses.jsonl'")
     timed = "(t := __import__('time').perf_counter(), [mylib.scale(n) for n in range({}, {})], t - __import__('time')"
     timed += ".perf_counter())[2]"
@@ -119,7 +119,7 @@ def test_a_miss_costs_the_same_after_thousands(library: Library) -> None:
     assert last / first < 3
 
 
-def test_a_miss_is_not_added_to_a_line_that_was_cut_off(library: Library) -> None:
+def test_use_logs_a_miss_on_a_new_line_after_a_cut_off_one(library: Library) -> None:
     shipped = library.ships(entry(16, 2), options="report='misses.jsonl'")
     report = library.folder / "misses.jsonl"
     report.write_text('{"tuner": "func')
@@ -156,13 +156,13 @@ sys.exit(os.waitpid(child, 0)[1])
 """
 
 
-def test_a_fork_while_a_thread_reads_the_cache_does_not_hang(library: Library) -> None:
+def test_forking_while_use_reads_the_cache_does_not_hang(library: Library) -> None:
     folder = library.ships(entry(64, 4)).folder
 
     assert subprocess.run([sys.executable, "-c", FORKS], cwd=folder, timeout=30).returncode == 0
 
 
-def test_a_miss_is_an_error_or_the_first_working_candidate(library: Library) -> None:
+def test_with_on_miss_error_a_miss_of_use_raises_miss_error(library: Library) -> None:
     shipped = library.ships(entry(64, 4), options="on_miss='error'")
     script = "import mylib\nmylib.scale(65)"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=shipped.folder)
@@ -179,7 +179,7 @@ def test_a_miss_is_an_error_or_the_first_working_candidate(library: Library) -> 
     assert library.run(failing)[0] == 1
 
 
-def test_a_device_takes_choices_of_its_architecture(library: Library) -> None:
+def test_use_serves_gpus_of_equal_architecture_and_size_or_alias(library: Library) -> None:
     shipped = library.ships(entry(64, 4), options="aliases={'Small': 'Here', 'Strange': 'Here'}")
     devices = [("OEM", "chip", 4), ("Small", "chip", 2), ("Other", "chip", 2), ("Strange", "other", 4)]
 
@@ -192,7 +192,7 @@ def test_a_device_takes_choices_of_its_architecture(library: Library) -> None:
     assert library.run("mylib.scale(64, Device('Small', 'chip', 2))[0]")[0] == 2
 
 
-def test_kernels_of_other_packages_are_bypassed(library: Library) -> None:
+def test_use_does_not_answer_for_kernels_of_other_packages(library: Library) -> None:
     shipped = library.ships(entry(64, 4, kernel="mylibrary.scale"))
     assert shipped.run("mylib.scale(64, kernel='mylibrary.scale')[1] > 1")[0] is True
 
@@ -202,7 +202,7 @@ NOT_ADVICE = ["pytest", "_pytest", "pluggy", "click", "filelock", "yaml", "googl
 HIDE = f"import sys\nsys.modules.update(dict.fromkeys({NOT_ADVICE}))"
 
 
-def test_a_shipped_cache_answers_without_pytest_installed(library: Library) -> None:
+def test_use_works_without_pytest_installed(library: Library) -> None:
     shipped = library.ships(entry(64, 4))
 
     found, told = shipped.run("[mylib.scale(64), mylib.scale(65)[0]]", HIDE)
@@ -211,7 +211,7 @@ def test_a_shipped_cache_answers_without_pytest_installed(library: Library) -> N
     assert told.count("UserWarning") == 1
 
 
-def test_a_triton_kernel_is_answered_without_pytest_installed(library: Library) -> None:
+def test_use_serves_triton_kernels_without_pytest_installed(library: Library) -> None:
     pytest.importorskip("triton")
     shipped = library.ships(factory_entry(32), options="on_miss='error'")
     (shipped.folder / "mylib" / "factory.py").write_text(FACTORY)
@@ -221,7 +221,7 @@ def test_a_triton_kernel_is_answered_without_pytest_installed(library: Library) 
     assert shipped.run(left, HIDE)[0] == [32]
 
 
-def test_ranks_compare_one_line_and_imports_stay_small(library: Library) -> None:
+def test_use_prints_a_digest_line_and_imports_no_torch(library: Library) -> None:
     shipped = library.ships(entry(64, 4))
     heavy = {*NOT_ADVICE, "torch", "numpy"}
 
@@ -234,7 +234,7 @@ def test_ranks_compare_one_line_and_imports_stay_small(library: Library) -> None
 
 
 @pytest.mark.parametrize("text", [None, "entries {", ""], ids=["missing", "damaged", "empty"])
-def test_an_unreadable_cache_warns_and_kernels_are_tuned(library: Library, text: str | None) -> None:
+def test_use_warns_of_an_unreadable_cache_and_then_tunes(library: Library, text: str | None) -> None:
     shipped = library.ships(entry(64, 4), resource="autotune.textproto" if text is not None else "gone.textproto")
     if text is not None:
         (library.folder / "mylib" / "autotune.textproto").write_text(text)
@@ -275,7 +275,7 @@ def factory_entry(block: int) -> Entry:
     return Entry(problem, choice=choice, versions=Versions.parse("triton 2.9.0"))
 
 
-def test_kernels_of_a_factory_differ_in_their_closures(library: Library) -> None:
+def test_use_tells_kernels_of_one_factory_by_their_closures(library: Library) -> None:
     pytest.importorskip("triton")
     shipped = library.ships(factory_entry(32), options="on_miss='error'")
     (shipped.folder / "mylib" / "factory.py").write_text(FACTORY)
@@ -294,7 +294,7 @@ def test_kernels_of_a_factory_differ_in_their_closures(library: Library) -> None
     assert "pytest --autotune-load= --autotune-dump=mylib/autotune.textproto)" in told  # an update keeps what hits
 
 
-def test_several_choices_of_one_problem_are_warned_of(library: Library) -> None:
+def test_use_warns_of_two_choices_of_one_problem_and_tunes(library: Library) -> None:
     """Kernels of one name with different code, say, of which a launch does not show which it is."""
     problem = entry(64, 4).problem
     other = Entry(problem, (Value("space", "other", "digest"),), Candidate(params=(Value("config", 2),), time_us=1.0))
@@ -327,7 +327,7 @@ def left(TO):
 """
 
 
-def test_a_dtype_of_torch_is_not_taken_for_that_of_triton(library: Library) -> None:
+def test_use_tells_a_torch_dtype_in_the_key_from_tritons(library: Library) -> None:
     pytest.importorskip("triton")
     pytest.importorskip("torch")
     key = Value("n", 5), Value("TO", "int32", "dtype")
@@ -344,7 +344,7 @@ def test_a_dtype_of_torch_is_not_taken_for_that_of_triton(library: Library) -> N
     assert "TO=torch.int32) on Triton interpreter" in torchs
 
 
-def test_a_script_and_a_bare_folder_have_no_resource(library: Library) -> None:
+def test_use_warns_if_the_package_has_no_resource_files(library: Library) -> None:
     (library.ships().folder / "bare").mkdir()
     for package in ("__main__", "bare"):
         _, told = library.run(
@@ -353,7 +353,7 @@ def test_a_script_and_a_bare_folder_have_no_resource(library: Library) -> None:
         assert f"UserWarning: {package}: a.textproto cannot be read" in told
 
 
-def test_an_unknown_on_miss_is_refused() -> None:
+def test_use_with_an_unknown_on_miss_raises_value_error() -> None:
     import pytest_autotune
 
     with pytest.raises(ValueError, match="on_miss takes first, nearest, tune, error, not 'sometimes'"):

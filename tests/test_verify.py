@@ -36,7 +36,7 @@ PROBLEMS = [Problem("toy", "k", (Value("M", m),), GPU) for m in range(300)]
 # Whose turn it is
 
 
-def test_the_parts_together_have_every_problem_once() -> None:
+def test_seven_verify_parts_together_have_every_problem_once() -> None:
     parts = [
         {problem for problem in PROBLEMS if Verify(parse(f"{part}/7"), 100.0).has_turn(problem)} for part in range(1, 8)
     ]
@@ -47,7 +47,7 @@ def test_the_parts_together_have_every_problem_once() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "10%", "0/7", "8/7", "1/0", "7", "some", "-1/7"])
-def test_what_is_no_share_is_refused(text: str) -> None:
+def test_an_invalid_verify_part_raises_value_error(text: str) -> None:
     with pytest.raises(ValueError, match="expected all, or a part such as 2/7, not"):
         parse(text)
 
@@ -88,7 +88,7 @@ def race_choice(
     return verdicts[0] if verdicts else None
 
 
-def test_a_verdict_on_a_slower_choice_has_times_and_noise() -> None:
+def test_the_verdict_on_a_slower_choice_has_loss_noise_and_entry() -> None:
     """The verdict has the loss, the error of the measurement and an entry with the faster choice and all candidates."""
     verdict = race_choice(Gpu(), [41.2, 36.8, 50.0, 80.0])
 
@@ -117,7 +117,7 @@ def test_verify_finds_a_loss_of_five_percent() -> None:
     assert found[0.10] == 40
 
 
-def test_what_is_as_good_costs_little() -> None:
+def test_a_race_of_a_choice_that_is_still_fastest_is_short() -> None:
     gpu = Gpu()
 
     verdict = race_choice(gpu, [20.0, *[21.0 + number for number in range(15)]])
@@ -126,7 +126,7 @@ def test_what_is_as_good_costs_little() -> None:
     assert gpu.now_s < 0.1
 
 
-def test_a_second_race_must_confirm_a_difference() -> None:
+def test_a_choice_slower_only_in_the_first_race_is_not_slower() -> None:
     """Another process slows the choice during the first race only. The choice is not called slower."""
     gpu = Gpu()
 
@@ -152,7 +152,7 @@ def test_a_second_race_must_confirm_a_difference() -> None:
         ({"choice": 7}, "there is nothing to race it against"),
     ],
 )
-def test_a_choice_that_cannot_be_raced_has_a_reason(contest: Any, why: str) -> None:
+def test_a_choice_that_cannot_be_raced_gets_a_reason(contest: Any, why: str) -> None:
     """The race raises no error, and the choice is not called slower."""
     verdict = race_choice(Gpu(), [5.0, 6.0], **contest)
 
@@ -160,7 +160,7 @@ def test_a_choice_that_cannot_be_raced_has_a_reason(contest: Any, why: str) -> N
     assert not verdict.is_slower
 
 
-def test_a_failing_candidate_leaves_the_race_of_a_choice() -> None:
+def test_a_rival_that_fails_leaves_the_race_of_the_choice() -> None:
     """If the choice itself fails, the verdict has the error and there is no race."""
 
     class OutOfResources(Exception):
@@ -184,7 +184,7 @@ def test_a_failing_candidate_leaves_the_race_of_a_choice() -> None:
     assert own.not_raced == "OutOfResources: shared memory"
 
 
-def test_a_race_without_a_rival_that_runs_compares_nothing() -> None:
+def test_a_choice_whose_rivals_all_fail_counts_as_not_raced() -> None:
     """All rivals fail in their launch, so the choice does not count as raced."""
 
     class OutOfResources(Exception):
@@ -203,7 +203,7 @@ def test_a_race_without_a_rival_that_runs_compares_nothing() -> None:
     assert verdict.not_raced == "no other candidate can be launched"
 
 
-def test_a_cpu_tolerates_larger_differences(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_on_a_cpu_7_percent_is_noise_and_12_percent_is_slower(monkeypatch: pytest.MonkeyPatch) -> None:
     """A CPU is noisier than a GPU. A loss of 7 % is within its noise, a loss of 12 % is not."""
     monkeypatch.setattr("tests.test_verify.PROBLEMS", [Problem("toy", "k", (), Device("CPU", "avx2", 8))])
 
@@ -225,7 +225,7 @@ def test_a_cpu_tolerates_larger_differences(monkeypatch: pytest.MonkeyPatch) -> 
         {"unknown": 1},
     ],
 )
-def test_a_damaged_verdict_is_refused(damage: dict[str, Any]) -> None:
+def test_a_run_skips_a_damaged_verdict_and_the_gate_rejects_it(damage: dict[str, Any]) -> None:
     """A run leaves it out. The gate over many processes reports it."""
     event = build_verdict_event(Verdict(raced=2, seconds=1.0), Lookup(Identity(PROBLEMS[0], ())))
     damaged = replace(event, data={**event.data, **damage})
@@ -268,7 +268,7 @@ NOT_RACED = "drift of autotune choices not judged: not one was raced"
         ({"loaded": ()}, "", NOT_RACED),
     ],
 )
-def test_max_drift_of_a_run_without_a_hit(changes: dict[str, Any], failure: str, skip_reason: str) -> None:
+def test_max_drift_fails_a_complete_run_without_a_hit(changes: dict[str, Any], failure: str, skip_reason: str) -> None:
     """The gate fails if the whole suite ran, as the gate on misses does if no test asked for the loaded caches.
 
     A part of the suite may lack hits, and an update replaces the choices that do not fit.
@@ -281,7 +281,7 @@ def test_max_drift_of_a_run_without_a_hit(changes: dict[str, Any], failure: str,
     assert (section.gate.failure, section.gate.skip_reason) == (failure, skip_reason)
 
 
-def test_a_report_has_no_tick_if_the_drift_is_not_judged() -> None:
+def test_a_report_is_not_passed_if_max_drift_judged_nothing() -> None:
     """The gate on misses has passed, but the limit on drift judged nothing."""
     hit = result(loaded=(("c", 1),), rows=(ProblemRow(PROBLEMS[0], Outcome.HIT),), gate=Gate(limit="0"))
     section = Verify(ALL_PROBLEMS, 1.0, Limit.parse("0")).build_section(hit)
@@ -291,7 +291,7 @@ def test_a_report_has_no_tick_if_the_drift_is_not_judged() -> None:
     assert (verdict.state, verdict.reason) == ("unjudged", NOT_RACED)
 
 
-def test_a_hit_that_its_tuner_cannot_race_is_reported() -> None:
+def test_verify_counts_a_hit_that_its_tuner_cannot_race() -> None:
     entry = Entry(PROBLEMS[0], (), candidate(0))
 
     section = Verify(ALL_PROBLEMS, 1.0).build_section(

@@ -39,7 +39,7 @@ def elapsed():
     return lambda: time.monotonic() - started
 
 
-def test_a_worker_that_hangs_costs_a_tuning_one_time_out(tmp_path: Path, elapsed) -> None:
+def test_a_hanging_worker_costs_a_tuning_only_one_time_out(tmp_path: Path, elapsed) -> None:
     other = worker(tmp_path, 1)
     with other.claim(Identity(problem(), ()).digest, CountingHelper()), ExitStack() as held:
         held.enter_context(other.measuring())
@@ -59,7 +59,7 @@ def test_a_worker_that_hangs_costs_a_tuning_one_time_out(tmp_path: Path, elapsed
     assert 0.35 < elapsed() < 2
 
 
-def test_threads_that_work_for_a_tuning_share_its_time_out(tmp_path: Path, elapsed) -> None:
+def test_compile_threads_of_a_tuning_share_one_time_out(tmp_path: Path, elapsed) -> None:
     other, mine = worker(tmp_path, 9), worker(tmp_path, 0.4)
     compile_one_after_the_other = ThreadPoolExecutor(1)
 
@@ -77,7 +77,7 @@ def test_threads_that_work_for_a_tuning_share_its_time_out(tmp_path: Path, elaps
     assert 0.35 < elapsed() < 2
 
 
-def test_waiters_of_one_tuning_all_go_when_its_result_is_there(tmp_path: Path) -> None:
+def test_four_waiting_workers_continue_when_the_result_is_logged(tmp_path: Path) -> None:
     gone: list[float] = []
     ready = threading.Barrier(5)
 
@@ -105,7 +105,7 @@ def test_waiters_of_one_tuning_all_go_when_its_result_is_there(tmp_path: Path) -
     assert max(gone) - published < 0.25
 
 
-def test_a_child_forked_inside_a_tuning_waits_for_no_worker(tmp_path: Path, elapsed) -> None:
+def test_a_child_forked_inside_a_tuning_waits_for_no_claim(tmp_path: Path, elapsed) -> None:
     mine = worker(tmp_path, 20)
 
     with mine.claim(Identity(problem(), ()).digest, CountingHelper()), mine.compiling("k", wait=True):
@@ -122,7 +122,7 @@ def test_a_child_forked_inside_a_tuning_waits_for_no_worker(tmp_path: Path, elap
     assert elapsed() < 10
 
 
-def test_a_child_forked_between_tunings_shares_other_tunings(tmp_path: Path) -> None:
+def test_a_child_forked_after_a_tuning_gets_results_of_workers(tmp_path: Path) -> None:
     mine, other = worker(tmp_path, 20), worker(tmp_path, 20)
     with mine.claim(Identity(problem(1), ()).digest, CountingHelper()):
         pass

@@ -161,7 +161,7 @@ def convert(*arguments: object) -> subprocess.CompletedProcess[str]:
 
 
 @new_format
-def test_loaded_entries_are_hits_of_xla(run: Callable[..., XlaRun], tmp_path: Path) -> None:
+def test_xla_itself_hits_every_loaded_entry(run: Callable[..., XlaRun], tmp_path: Path) -> None:
     xla_run = run(cache(tmp_path / "cache.textproto", [new_entry(hlo) for hlo in (*REDUCTIONS, DOT, "0" * 32)]))
 
     assert (xla_run.hits, xla_run.misses) == (4, 0)
@@ -169,14 +169,14 @@ def test_loaded_entries_are_hits_of_xla(run: Callable[..., XlaRun], tmp_path: Pa
 
 
 @new_format
-def test_what_is_not_loaded_is_a_miss_of_xla(run: Callable[..., XlaRun], tmp_path: Path) -> None:
+def test_xla_itself_misses_a_fusion_without_an_entry(run: Callable[..., XlaRun], tmp_path: Path) -> None:
     xla_run = run(cache(tmp_path / "cache.textproto", [new_entry(hlo) for hlo in REDUCTIONS]))
 
     assert (xla_run.hits, xla_run.misses) == (3, 1)
 
 
 @new_format
-def test_entries_of_other_versions_are_misses_of_xla(run: Callable[..., XlaRun], tmp_path: Path) -> None:
+def test_xla_itself_misses_entries_of_another_backend_version(run: Callable[..., XlaRun], tmp_path: Path) -> None:
     stale = [new_entry(hlo, codegen="deadbeefdeadbeef", version="old") for hlo in (*REDUCTIONS, DOT)]
 
     xla_run = run(cache(tmp_path / "cache.textproto", stale))
@@ -186,7 +186,7 @@ def test_entries_of_other_versions_are_misses_of_xla(run: Callable[..., XlaRun],
 
 
 @new_format
-def test_xla_accepts_entries_of_another_codegen_version(run: Callable[..., XlaRun], tmp_path: Path) -> None:
+def test_xla_itself_hits_entries_of_another_codegen_version(run: Callable[..., XlaRun], tmp_path: Path) -> None:
     """The backend's version is equal. XLA counts hits, but no strict hits."""
     xla_run = run(
         cache(tmp_path / "cache.pb", [new_entry(hlo, codegen="deadbeefdeadbeef") for hlo in (*REDUCTIONS, DOT)])
@@ -197,7 +197,7 @@ def test_xla_accepts_entries_of_another_codegen_version(run: Callable[..., XlaRu
 
 
 @new_format
-def test_the_last_loaded_cache_decides_about_a_fusion(run: Callable[..., XlaRun], tmp_path: Path) -> None:
+def test_xla_uses_the_entry_of_the_last_loaded_cache(run: Callable[..., XlaRun], tmp_path: Path) -> None:
     """The first cache has stale entries for the same fusions. XLA uses the entries of the second cache."""
     stale = [new_entry(hlo, codegen="deadbeefdeadbeef", version="old") for hlo in (*REDUCTIONS, DOT)]
     current = [new_entry(hlo) for hlo in (*REDUCTIONS, DOT)]
@@ -207,7 +207,7 @@ def test_the_last_loaded_cache_decides_about_a_fusion(run: Callable[..., XlaRun]
     assert (xla_run.hits, xla_run.misses) == (4, 0)
 
 
-def test_legacy_entries_are_hits_of_an_xla_that_uses_that_format(run: Callable[..., XlaRun], tmp_path: Path) -> None:
+def test_xla_with_the_legacy_flag_hits_legacy_entries(run: Callable[..., XlaRun], tmp_path: Path) -> None:
     empty = cache(tmp_path / "empty.pb", [])
     missed = run(empty, "--autotune-tuners=xla", flags=LEGACY_FLAG)
     assert (missed.hits, len(missed.keys)) == (0, 4)
@@ -244,7 +244,7 @@ def test_xla_loads_a_converted_cache_by_its_own_flag(run: Callable[..., XlaRun],
 
 
 @new_format
-def test_an_xla_with_the_new_format_misses_legacy_entries(run: Callable[..., XlaRun], tmp_path: Path) -> None:
+def test_xla_without_the_legacy_flag_misses_legacy_entries(run: Callable[..., XlaRun], tmp_path: Path) -> None:
     description = "CUDA: 9.0, Cores: 132, DNN version: 9.10.0"
 
     xla_run = run(cache(tmp_path / "cache.textproto", [legacy_entry(description, "{ dot }", 52)]))

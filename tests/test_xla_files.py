@@ -40,7 +40,7 @@ PRINTED = ["legacy_0.10.2.textproto", "legacy_0.11.2.textproto"]
 
 
 @pytest.mark.parametrize("name", WRITTEN + PRINTED)
-def test_conversions_of_xla_files_keep_every_byte(name: str, tmp_path: Path) -> None:
+def test_converting_xla_files_there_and_back_keeps_every_byte(name: str, tmp_path: Path) -> None:
     """Each file goes through every format of ours and of XLA, and back."""
     suffix = Path(name).suffix
     other = tmp_path / ("other.pb" if suffix == ".textproto" else "other.textproto")
@@ -54,7 +54,7 @@ def test_conversions_of_xla_files_keep_every_byte(name: str, tmp_path: Path) -> 
         assert back.read_bytes() == again.read_bytes() == (DATA / name).read_bytes()
 
 
-def test_fields_of_a_newer_xla_survive_in_binary_only() -> None:
+def test_fields_of_a_newer_xla_are_kept_only_in_binary_files() -> None:
     """A text file cannot hold unknown fields, so writing it is an error."""
     newer = XlaEntry(XlaLayout.NEW, new_entry().raw + b"\xea\x04\x05newer")
 
@@ -63,7 +63,7 @@ def test_fields_of_a_newer_xla_survive_in_binary_only() -> None:
         files.write([newer], XlaLayout.NEW, True)
 
 
-def test_no_entry_is_written_outside_the_folder(tmp_path: Path) -> None:
+def test_an_xla_entry_with_dots_in_its_name_stays_in_the_folder(tmp_path: Path) -> None:
     """The hash of an HLO or the name of a device may contain `..`."""
     folder = tmp_path / "entries"
     folder.mkdir()
@@ -73,7 +73,7 @@ def test_no_entry_is_written_outside_the_folder(tmp_path: Path) -> None:
     assert list(tmp_path.rglob("*")) == [folder]
 
 
-def test_native_bytes_of_another_problem_are_refused() -> None:
+def test_native_bytes_of_another_problem_raise_cache_error() -> None:
     ours = entries.to_entry(new_entry("a" * 32), H200)
     other = entries.to_entry(new_entry("b" * 32), H200)
 
@@ -81,7 +81,7 @@ def test_native_bytes_of_another_problem_are_refused() -> None:
         entries.to_xla(type(ours)(other.problem, other.fingerprint, native=ours.native))
 
 
-def test_a_legacy_entry_tells_its_ops_and_versions_by_itself() -> None:
+def test_a_legacy_xla_entry_gives_label_versions_and_choice() -> None:
     found = [entries.to_entry(entry, H200) for entry in legacy_entries()]
 
     dot = next(entry for entry in found if entry.label.startswith("dot"))
@@ -103,7 +103,7 @@ instruction_profiles {
 """
 
 
-def test_an_xla_log_has_times_failures_and_versions() -> None:
+def test_xlas_tuning_log_gives_times_failures_and_versions() -> None:
     """The log has several modules. Each fusion has its candidates with their times or failures."""
     log = entries.read_log(LOG + LOG.replace('"aa"', '"bb"').replace("9.10.0", "9.11.0"))
 
@@ -115,7 +115,7 @@ def test_an_xla_log_has_times_failures_and_versions() -> None:
     assert log.backend_versions == {"CUDNN": "9.11.0"}
 
 
-def test_the_log_of_an_h200_describes_fusions_and_times() -> None:
+def test_a_real_h200_log_gives_fusions_and_candidate_times() -> None:
     """Each fusion has at least three candidates, and its recorded choice is among them."""
     profiles = entries.read_log((DATA / "h200_log.textproto").read_text()).profiles
     tuned = files.read((DATA / "h200_new.pb").read_bytes(), "h200_new.pb")
@@ -133,7 +133,7 @@ def test_the_log_of_an_h200_describes_fusions_and_times() -> None:
         assert choices & {str(candidate) for candidate in profile.candidates}
 
 
-def test_a_legacy_log_reads_as_empty_and_a_torn_one_is_an_error() -> None:
+def test_a_legacy_xla_log_is_empty_and_a_cut_off_one_an_error() -> None:
     assert entries.read_log("logs {\n  fusion_name: 'x'\n}\n") == entries.TuningLog()
     with pytest.raises(ValueError, match="XLA's tuning log cannot be read"):
         entries.read_log(LOG[:-40])
@@ -181,7 +181,7 @@ def convert(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[...,
     return convert
 
 
-def test_convert_reports_written_and_skipped_entries(
+def test_convert_counts_entries_that_it_wrote_and_left_out(
     convert: Callable[..., tuple[int, str, str]], tmp_path: Path
 ) -> None:
     ours = [entries.to_entry(entry, H200) for entry in (new_entry(), *legacy_entries())]
@@ -193,7 +193,7 @@ def test_convert_reports_written_and_skipped_entries(
 
 
 @pytest.mark.parametrize("name", ["out.txt", "out.pb"])
-def test_convert_replaces_no_xla_file_with_other_results(
+def test_convert_refuses_to_overwrite_other_xla_results(
     convert: Callable[..., tuple[int, str, str]], tmp_path: Path, name: str
 ) -> None:
     """A file whose results are all in the cache is replaced, also by other choices."""
@@ -212,7 +212,9 @@ def test_convert_replaces_no_xla_file_with_other_results(
     assert (tmp_path / name).read_bytes() == before
 
 
-def test_the_name_of_a_device_may_have_a_comma(convert: Callable[..., tuple[int, str, str]], tmp_path: Path) -> None:
+def test_convert_accepts_a_device_name_with_a_comma(
+    convert: Callable[..., tuple[int, str, str]], tmp_path: Path
+) -> None:
     (tmp_path / "new.pb").write_bytes(files.write((new_entry(),), XlaLayout.NEW, False))
 
     assert convert("new.pb", "a.pb", "--from=xla", "--device=NVIDIA H200, NVL,sm_90,132")[0] == 0
@@ -253,7 +255,7 @@ def bad_inputs() -> list[tuple[tuple[str, ...], str]]:
 @pytest.mark.parametrize(
     ("arguments", "message"), bad_inputs(), ids=[" ".join(arguments_of_case) for arguments_of_case, _ in bad_inputs()]
 )
-def test_a_bad_input_is_one_line_and_exit_status_4(
+def test_convert_exits_with_4_and_one_line_for_an_invalid_input(
     convert: Callable[..., tuple[int, str, str]], tmp_path: Path, arguments: tuple[str, ...], message: str
 ) -> None:
     ours = [entries.to_entry(entry, H200) for entry in (new_entry(), *legacy_entries())]
