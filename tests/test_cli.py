@@ -216,7 +216,7 @@ def test_diff_names_the_functions_whose_source_changed(run: Run) -> None:
     assert "(relu)" in "\n".join(run("diff", "old.textproto", "new.textproto")[1])
 
 
-def test_diff_exits_with_1_only_with_its_option(run: Run) -> None:
+def test_diff_exits_with_1_for_changes_only_with_exit_code(run: Run) -> None:
     write("old.textproto", entry())
     write("new.textproto", entry(block=64))
 
@@ -324,7 +324,7 @@ def test_merge_lists_the_kept_and_the_dropped_entry_of_a_problem(run: Run) -> No
     assert entries_of("out.textproto") == {entry(block=64)}
 
 
-def test_merge_with_a_base_removes_what_one_side_removed(run: Run) -> None:
+def test_merge_with_a_base_drops_an_entry_one_side_removed(run: Run) -> None:
     write("base.textproto", entry(1), entry(2))
     write("1.textproto", entry(1))
     write("2.textproto", entry(1), entry(2), entry(3))
@@ -456,7 +456,7 @@ def test_check_names_line_and_column_of_unreadable_text(run: Run) -> None:
     assert lines[3].startswith("gone.pb: no such file")
 
 
-def test_check_names_entries_without_a_result(run: Run) -> None:
+def test_check_fails_for_an_entry_without_a_result(run: Run) -> None:
     write("a.textproto", entry(1), replace(entry(2), choice=None))
 
     status, lines, _ = run("check", "a.textproto")
@@ -685,7 +685,7 @@ def test_show_is_silent_if_the_reading_pipe_closes_early(tmp_path: Path) -> None
         assert process.stderr.read() == b""
 
 
-def test_a_full_stdout_is_an_error_and_a_closed_stdout_is_none(tmp_path: Path) -> None:
+def test_a_full_stdout_is_an_error_but_a_closed_stdout_is_not(tmp_path: Path) -> None:
     """A full device is an error in a single line. A closed standard output is no error."""
     update_store(stores.open_store(tmp_path / "a.textproto"), lambda now: Cache((entry(),)))
     command = f"{sys.executable} -m pytest_autotune.cli show a.textproto"

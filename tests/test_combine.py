@@ -64,7 +64,7 @@ def test_an_entry_that_one_side_removed_is_removed_and_listed() -> None:
     assert (entries_of(combined), combined.removed) == ({entry(1)}, (entry(2),))
 
 
-def test_an_entry_removed_on_one_side_and_changed_stays() -> None:
+def test_an_entry_removed_on_one_side_but_changed_stays() -> None:
     changed = entry(2, block=64)
 
     assert entries_of(of_two(cache(), cache(changed), ancestor=cache(entry(2)))) == {changed}

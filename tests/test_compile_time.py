@@ -344,7 +344,7 @@ def test_deciding_where_to_compile_calls_no_method_of_a_value() -> None:
     assert CompileTime.from_kernel(takes_function, [Proxy()]) == IN_ITS_THREAD
 
 
-def test_a_monkeypatched_triton_function_restricts_compilation(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_monkeypatched_tl_function_restricts_where_to_compile(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tl, "exp", calls_constexpr)
 
     @triton.jit

@@ -78,7 +78,7 @@ def test_killing_a_worker_frees_its_claim(holder, tmp_path: Path) -> None:
         assert not claim.has_timed_out
 
 
-def test_a_worker_compiles_for_a_claimed_tuning_before_it_waits(holder, tmp_path: Path) -> None:
+def test_a_worker_compiles_candidates_before_waiting_for_a_claim(holder, tmp_path: Path) -> None:
     holder("claim")
     helper = CountingHelper()
 
@@ -102,7 +102,7 @@ def test_two_workers_do_not_compile_the_same_kernel_at_once(tmp_path: Path) -> N
         assert mine
 
 
-def test_a_worker_that_finds_a_result_compiles_for_no_tuning(tmp_path: Path) -> None:
+def test_a_worker_that_finds_a_result_does_not_compile(tmp_path: Path) -> None:
     helper = CountingHelper()
 
     with workers(tmp_path, 1).claim(LOOKUP.identity.digest, helper):
@@ -123,7 +123,7 @@ def test_measuring_locks_the_named_gpu_not_the_current_one(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("why", ["inside a tuning", "while holding the GPU"])
-def test_inside_a_tuning_or_a_gpu_lock_no_claim_is_waited_for(holder, tmp_path: Path, why: str) -> None:
+def test_a_worker_in_a_tuning_or_gpu_lock_waits_for_no_claim(holder, tmp_path: Path, why: str) -> None:
     holder("claim")
     mine = workers(tmp_path, 30, uuid="mine")
     started = time.monotonic()

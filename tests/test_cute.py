@@ -481,7 +481,7 @@ def test_enum():
 """
 
 
-def test_changing_the_value_of_an_enum_in_the_key_is_stale(suite: AdapterSuite) -> None:
+def test_a_changed_enum_value_in_the_key_makes_the_entry_stale(suite: AdapterSuite) -> None:
     """The key has the name of the member, and the fingerprint has its class."""
     (suite.folder / "test_enum.py").write_text(ENUM)
     assert counts_of(suite.report("test_enum.py", "--autotune-dump=enum.textproto")) == {"tuned": 2}

@@ -51,7 +51,7 @@ def torch(monkeypatch: pytest.MonkeyPatch):
     return torch
 
 
-def test_an_nvidia_gpu_is_name_architecture_and_multiprocessors(torch) -> None:
+def test_an_nvidia_device_has_name_architecture_multiprocessors(torch) -> None:
     torch(Cuda(nvidia()))
 
     assert device.current_gpu() == Device("NVIDIA H200", "sm_90", 132)

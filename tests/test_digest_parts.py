@@ -104,7 +104,7 @@ def test_a_search_difference_names_added_and_gone_candidates(before: Digest, now
     assert describe_difference("search", before, now) == words
 
 
-def test_the_parts_of_a_search_digest_are_short_and_orderless() -> None:
+def test_parts_of_a_search_digest_are_short_and_ignore_the_order() -> None:
     many = [{"BLOCK": block, "warps": warps} for block in range(40) for warps in range(8)]
     shuffled = random.Random(1).sample(many, len(many))
 

@@ -187,7 +187,7 @@ def test_the_exported_module_copies_the_distance_functions() -> None:
         pytest.param({"x": "9" * 5000}, {"x": "9" * 5001}, (0, 0.0), id="numbers without end"),
     ],
 )
-def test_the_distance_of_two_keys_is_symmetric_and_as_computed(
+def test_key_distance_is_symmetric_and_counts_size_doublings(
     wanted: dict[str, Any], has: dict[str, Any], expected: tuple[int, float]
 ) -> None:
     assert distance(wanted, has) == pytest.approx(expected)

@@ -54,7 +54,7 @@ def test_a_tmpdir_in_the_home_folder_is_not_used_for_locks(base: Path, monkeypat
     assert list(base.iterdir()) == []
 
 
-def test_without_a_folder_outside_the_home_there_is_a_note(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_lock_folder_outside_the_home_a_note_warns(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(base.parent))
     monkeypatch.setattr(os, "access", lambda place, mode: place == base)
 

@@ -263,7 +263,7 @@ def test_functions_of_one_factory_are_different_candidates() -> None:
 
 
 @pytest.mark.parametrize("factory", FACTORIES, ids=lambda factory: factory.__name__)
-def test_functions_that_close_over_different_values_differ(factory: Any) -> None:
+def test_functions_with_different_closures_are_other_key_values(factory: Any) -> None:
     values = [stable_part("act", factory(factor)) for factor in (1, 2, 1.0)]
 
     assert len(set(values)) == 3
@@ -353,7 +353,7 @@ def local() -> list[Any]:
 
 
 @pytest.mark.parametrize("function", [distance, Runner.run, squared, *local(), lambda x: x, lambda x, scale=SCALE: x])
-def test_a_function_without_closed_over_values_is_its_name(function: Any) -> None:
+def test_a_function_without_closure_has_its_committed_key_value(function: Any) -> None:
     """Committed entries have it."""
     assert stable_part("act", function) == stable_value("act", function, carried=False)
 
@@ -574,7 +574,7 @@ def test_numba_options_that_change_the_code_change_the_source(looked_up: list[Lo
     assert len(set(sources)) == len(looked_up) == 4
 
 
-def test_a_torch_module_is_refused_as_source_and_has_none(looked_up: list[Lookup]) -> None:
+def test_a_torch_module_passed_as_source_is_a_type_error(looked_up: list[Lookup]) -> None:
     torch = pytest.importorskip("torch")
     with pytest.raises(TypeError, match="source= takes functions, texts, paths and Python modules, not a Identity"):
         tune_once(lambda config: config, source=torch.nn.Identity())

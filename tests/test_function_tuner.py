@@ -206,7 +206,7 @@ def test_names_outside_utf8_are_uncacheable_or_an_error() -> None:
             tune(kernel, space=space, run=identity, device="cpu")
 
 
-def test_loss_compares_a_configuration_with_the_best_one() -> None:
+def test_loss_gives_the_slowdown_against_the_best_candidate() -> None:
     arguments: dict[str, Any] = {
         "space": [{"BLOCK": 1}, {"BLOCK": 2}, {"BLOCK": 3}],
         "run": lambda config: {1: 10.0, 2: 8.0, 3: 20.0}[config["BLOCK"]],
@@ -227,7 +227,7 @@ def test_loss_compares_a_configuration_with_the_best_one() -> None:
 # Failures
 
 
-def test_invalid_errors_and_wrong_results_reject_a_candidate() -> None:
+def test_an_expected_error_or_wrong_result_rejects_a_candidate() -> None:
     """Any other error ends the search, unless strict=False."""
 
     def run(config: int) -> float:
@@ -384,7 +384,7 @@ def test_with_compile_threads_1_the_calling_thread_compiles(options: dict[str, A
     assert compiled == [threading.current_thread().name] * 2
 
 
-def test_an_invalid_error_in_compile_rejects_only_its_candidate() -> None:
+def test_an_expected_compile_error_rejects_only_its_candidate() -> None:
     """An expected error rejects the candidate. Any other error ends the search, and nothing more is compiled."""
     compiled: list[int] = []
 
@@ -573,7 +573,7 @@ def test_a_functions_fingerprint_is_equal_in_another_process() -> None:
 # Devices
 
 
-def test_the_device_is_the_cpu_unless_the_caller_names_one() -> None:
+def test_the_device_is_the_cpu_unless_the_caller_passes_a_device() -> None:
     """Without a GPU in use, the device is the CPU. An unknown device is an error."""
     opencl = Device("pthread-AMD EPYC", "pocl", 2)
 
@@ -838,7 +838,7 @@ def test_candidates_compile_with_the_callers_context_variables() -> None:
     assert seen == ["of the test"] * 3
 
 
-def test_the_space_1_2_differs_from_the_space_of_config_1_2() -> None:
+def test_spaces_of_numbers_and_of_mappings_have_other_digests() -> None:
     """The configurations 1 and {"config": 1} have the same params."""
     plain, named = as_space([1, 2]), as_space([{"config": 1}, {"config": 2}])
     assert plain.digest != named.digest
@@ -877,7 +877,7 @@ def test_a_space_with_a_function_without_source_is_uncacheable(form: str) -> Non
     assert lookups[0].reason == "space=: the source of made.double cannot be read"
 
 
-def test_an_overridden_method_changes_the_source_of_a_tuned_one() -> None:
+def test_overriding_a_called_method_changes_the_source_digest() -> None:
     sources = []
 
     class Base:
@@ -899,7 +899,7 @@ def test_an_overridden_method_changes_the_source_of_a_tuned_one() -> None:
     assert sources[0] != sources[1]
 
 
-def test_an_overridden_classmethod_changes_the_source() -> None:
+def test_overriding_a_called_classmethod_changes_the_digest() -> None:
     """Python makes a bound method of the class, so the class is the first argument."""
     sources = []
 

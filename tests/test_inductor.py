@@ -419,7 +419,7 @@ def test_a_hit_compiles_only_the_chosen_config(gpu_runs: Runs) -> None:
         "test_user_kernel_elsewhere",
     ],
 )
-def test_another_kernel_name_or_cache_folder_is_no_other_problem(gpu_runs: Runs, test: str) -> None:
+def test_a_new_graph_number_or_cache_folder_is_the_same_problem(gpu_runs: Runs, test: str) -> None:
     measured = [line for line in gpu_runs.dump.facts_of(test)["measurements"] if "XBLOCK: 16" in line]
     first = gpu_runs.dump.facts_of("test_user_kernel" if "user" in test else "test_softmax")
 
@@ -496,7 +496,7 @@ def test_an_inductor_choice_that_does_not_compile_is_stale(
     assert re.search(r"STALE .*triton_per_fused__softmax_add_relu .*: the choice does not compile: ", run.output)
 
 
-def test_each_template_problem_is_measured_once_and_loaded(template_runs: Runs) -> None:
+def test_each_template_problem_is_measured_once_and_then_a_hit(template_runs: Runs) -> None:
     dumped, loaded = template_runs.dump.facts[""], template_runs.load.facts[""]
 
     assert [test for test, number in dumped.items() if number == 0] == []

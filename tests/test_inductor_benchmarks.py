@@ -120,7 +120,7 @@ def test_threads_take_the_gpu_lock_of_their_own_search() -> None:
         (True, {}),
     ],
 )
-def test_calls_on_a_cpu_or_unknown_are_timed_by_inductor(deterministic: bool, arguments: dict[str, Any]) -> None:
+def test_inductor_itself_times_cpu_calls_and_unknown_calls(deterministic: bool, arguments: dict[str, Any]) -> None:
     inductor = Inductor(deterministic)
     part, _ = hooked(inductor, Gpu())
 
@@ -224,7 +224,7 @@ def test_raced_candidates_get_copies_of_arguments_they_change() -> None:
     assert kernel.arguments == {"copy of x"}
 
 
-def test_with_the_users_own_benchmarker_nothing_is_raced() -> None:
+def test_a_users_own_benchmarker_is_not_replaced_by_a_race() -> None:
     inductor = Inductor()
     part, _ = hooked(inductor, Gpu())
     inductor.benchmarker = SimpleNamespace(benchmark=lambda: 1.0, benchmark_gpu=lambda: 1.0)

@@ -240,7 +240,7 @@ def test_inductors_pool_is_replaced_only_if_kernels_are_tuned(
     assert module.SubprocPool is pool
 
 
-def test_after_the_run_inductors_pool_is_its_own_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_after_the_run_inductor_uses_its_own_compile_pool_again(monkeypatch: pytest.MonkeyPatch) -> None:
     module: Any = pytest.importorskip("torch._inductor.async_compile")
     monkeypatch.delenv("TORCHINDUCTOR_WORKER_START", raising=False)
     monkeypatch.setattr(compiling, "prepare_inductor", prepare_nothing)

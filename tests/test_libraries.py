@@ -253,7 +253,7 @@ PAIRS += [("int", "len")]
         ("int", "len"),
     ],
 )
-def test_binding_a_name_to_another_library_function_is_digested(
+def test_rebinding_a_name_to_a_library_function_changes_digest(
     machine: Machine, used: str, pair: tuple[str, str]
 ) -> None:
     machine.install(SITE, "lib_helpers-1", lib_helpers=HELPERS)
@@ -266,7 +266,7 @@ def test_binding_a_name_to_another_library_function_is_digested(
 
 
 @pytest.mark.parametrize("used", ["math.floor(x)", "sqrt(x)", "operator.add(x, x)", "len(x)"])
-def test_a_library_function_under_its_own_name_adds_no_part(machine: Machine, used: str) -> None:
+def test_a_library_function_under_its_name_adds_no_digest_part(machine: Machine, used: str) -> None:
     machine.install(SITE, "lib_helpers-1", lib_helpers=HELPERS)
     machine.write("project", lib_kernels=NAMED.format(imported="sqrt", chosen="math.floor", used=used))
 
@@ -274,7 +274,7 @@ def test_a_library_function_under_its_own_name_adds_no_part(machine: Machine, us
 
 
 @pytest.mark.parametrize("used", ["helper(x)", "lib_helpers.helper(x)", "Thing"])
-def test_a_function_of_another_distribution_adds_its_name(machine: Machine, used: str) -> None:
+def test_a_function_of_another_distribution_adds_a_digest_part(machine: Machine, used: str) -> None:
     machine.install(SITE, "lib_helpers-1", lib_helpers=HELPERS)
     machine.write("project", lib_kernels=NAMED.format(imported="sqrt", chosen="math.floor", used=used))
 

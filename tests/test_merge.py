@@ -169,7 +169,7 @@ def test_retuning_a_problem_drops_its_unused_fingerprints() -> None:
     assert merged.counts_text == "1 changed, 1 unchanged"
 
 
-def test_an_entry_hit_in_another_file_is_added_or_replaces() -> None:
+def test_an_entry_hit_in_another_cache_is_added_to_the_dump() -> None:
     there = kept(entry(times={"a": 10.0, "b": 20.0}))
     used = kept(entry(times={"a": 20.0, "b": 10.0}))
 

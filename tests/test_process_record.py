@@ -64,7 +64,7 @@ NAMES = [field.name for field in fields(Collected)]
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_sample_sets_every_field_of_collected(name: str) -> None:
+def test_the_test_record_sets_every_field_to_a_non_default(name: str) -> None:
     assert getattr(COLLECTED, name) != getattr(Collected(), name)
 
 

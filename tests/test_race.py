@@ -357,7 +357,7 @@ def test_a_race_by_the_host_clock_chooses_the_shortest_call() -> None:
         assert running.choice == 1
 
 
-def test_a_measurement_drops_outliers_and_has_a_spread() -> None:
+def test_a_measurement_drops_outliers_and_gives_a_spread() -> None:
     """The spread is half the interquartile range of the times."""
     measured = measurement([10.0, 11.0, 12.0, 13.0, 14.0, 500.0])
 

@@ -390,7 +390,7 @@ def test_all_commands_accept_a_store_url(url: str, tmp_path: Path, capsys, proxy
         assert f"{url}?optional: cannot be read: the store answers 403" in capsys.readouterr().err, "not empty"
 
 
-def test_a_wrong_store_url_is_an_error_and_an_empty_store_none(serial_suite: Suite, url: str, monkeypatch) -> None:
+def test_a_wrong_store_url_is_an_error_but_an_empty_store_not(serial_suite: Suite, url: str, monkeypatch) -> None:
     suite = serial_suite.write()
     assert suite.run(f"--autotune-load={url}?optional").ret == 0
     suite.write(test_m="import pytest\n@pytest.mark.autotune_cache(load='s3://id:key@x/')\ndef test(): pass")
@@ -428,7 +428,7 @@ def test_a_run_without_a_url_does_not_import_obstore(pytester: pytest.Pytester) 
 # What the store promises.
 
 
-def test_the_higher_generation_stays_although_it_is_slower(url: str, tmp_path: Path) -> None:
+def test_an_entry_of_a_higher_generation_wins_if_it_is_slower(url: str, tmp_path: Path) -> None:
     fast, slow = entry(block=32, time_us=10.0), entry(block=64, time_us=11.0)
     add(url, fast)
     update_store(stores.open_store(url), lambda now: Cache((slow,)))

@@ -260,7 +260,7 @@ MISSED = RunResult(loaded=(("a", 1),), rows=rows(Outcome.HIT, Outcome.MISS, Outc
         ),
     ],
 )
-def test_the_gate_on_misses_judges_each_kind_of_result(
+def test_max_misses_gives_each_kind_of_result_its_verdict(
     summary: RunResult, limit: str, failure: str, skipped: str
 ) -> None:
     gate = judge(summary, Limit.parse(limit))

@@ -273,7 +273,7 @@ def kernel(x, BLOCK=4):
     ("old", "new", "changed"),
     [("x + EPS", "x - EPS", "helper"), ("EPS = 1", "EPS = 2", "EPS"), ("BLOCK=4", "BLOCK=8", "kernel")],
 )
-def test_the_part_of_an_edited_helper_or_constant_changes(load, old: str, new: str, changed: str) -> None:
+def test_only_the_digest_part_of_an_edited_helper_changes(load, old: str, new: str, changed: str) -> None:
     """A changed constant has its own part, too."""
     before, now = (source_parts(load(text).kernel) for text in (HELPED, HELPED.replace(old, new)))
 
@@ -344,7 +344,7 @@ def test_a_dataclass_that_holds_itself_can_be_digested(digest_of, link: str) -> 
     assert digest_of(source) != digest_of(source.replace("Node(4)", "Node(5)"))
 
 
-def test_an_unset_field_and_a_self_reference_have_other_digests(digest_of) -> None:
+def test_an_unset_field_and_a_self_reference_differ_in_digest(digest_of) -> None:
     linked = FIELDS.replace("LINK", "object.__setattr__(node, 'itself', node)")
     assert digest_of(FIELDS.replace("LINK", "")) != digest_of(linked)
 
@@ -375,7 +375,7 @@ class Log:
 """
 
 
-def test_hooks_with_other_bound_values_have_other_digests(load) -> None:
+def test_hooks_with_different_bound_values_differ_in_digest(load) -> None:
     """Its bound values belong to its text. A value without a stable form is an error."""
     module = load(HOOKS)
     hook, tile = module.hook, module.Tile

@@ -56,7 +56,7 @@ def test_dash_q_shows_notes_and_dash_qq_hides_them() -> None:
     assert shown(bypassed, -1) == ["toy was bypassed: why", "1 hit"]
 
 
-def test_dash_qq_shows_the_reason_if_an_unhooked_tuner_fails_it() -> None:
+def test_dash_qq_shows_why_an_unhooked_tuner_failed_the_gate() -> None:
     failed = Gate("0", failure="requested tuner could not be hooked: toy")
     summary = result(loaded=(("cache.pb", 1),), notes=("toy was bypassed: why",), gate=failed)
 

@@ -286,7 +286,7 @@ def test_an_autotuner_subclass_that_calls_super_run_is_recorded(session) -> None
     assert len(first.entries) == 1
 
 
-def test_a_subclasss_disk_cache_is_used_only_with_cache_results(session) -> None:
+def test_check_disk_cache_of_a_subclass_needs_cache_results(session) -> None:
     """Triton calls the subclass's own check_disk_cache only if cache_results is set.
 
     The first kernel stays untracked after its deletion.
@@ -729,7 +729,7 @@ def test_a_failed_call_beside_other_threads_is_not_recorded(session, threads: in
     assert run.lookups[-1].has_failed == (not threads)
 
 
-def test_a_search_beside_a_living_launch_thread_is_unrecorded(session) -> None:
+def test_a_search_while_another_thread_lives_is_unrecorded(session) -> None:
     """It may launch kernels that have their choice, which nobody sees."""
     run = session(is_dumping=True)
     has_launched, may_end = threading.Event(), threading.Event()
@@ -754,7 +754,7 @@ def restores(named: Any, exception: Any) -> None:
     """A hook that no test looks into."""
 
 
-def test_a_kernel_whose_post_hook_observes_is_uncacheable(session) -> None:
+def test_a_kernel_with_an_observing_post_hook_is_uncacheable(session) -> None:
     """Triton's own tests see in a ``post_hook`` that a candidate was refused. The lookup is uncacheable."""
     seen: list[Any] = []
 

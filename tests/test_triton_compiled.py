@@ -349,7 +349,7 @@ def test_a_waiting_worker_skips_a_kernel_that_reads_a_setting(compiled: Compiled
     assert compiled.blocks == []
 
 
-def test_a_choice_that_exceeds_the_device_is_stale(run, absent_gpu) -> None:
+def test_a_choice_that_exceeds_the_shared_memory_is_stale(run, absent_gpu) -> None:
     """The device has less shared memory than at tuning time.
 
     The choice no longer compiles, and the kernel is tuned again.
@@ -688,7 +688,7 @@ def test_a_candidate_that_fails_in_a_thread_is_compiled_again(run: Any, monkeypa
     assert all(candidate.time_us is not None for candidate in lookups[0].entry.candidates)
 
 
-def test_a_sweep_skips_a_candidate_that_exceeds_the_device(run, absent_gpu) -> None:
+def test_a_sweep_skips_a_candidate_that_exceeds_shared_memory(run, absent_gpu) -> None:
     """The candidate needs too much shared memory and is recorded as failed. The sweep runs the next candidate."""
     blocks = set()
     for part in (1, 2):
@@ -817,7 +817,7 @@ def test_verify_does_not_race_a_kernel_with_its_own_benchmark(run, absent_gpu) -
     assert verdict.not_raced == "its kernel brings a benchmark of its own"
 
 
-def test_without_tritons_bench_a_note_replaces_the_race(run, absent_gpu, monkeypatch) -> None:
+def test_without_autotuner_bench_hits_work_but_are_not_raced(run, absent_gpu, monkeypatch) -> None:
     absent_gpu.times_us = {16: 10.0, 32: 20.0}
     lookups = run(is_dumping=True)
     hooked_kernel([16, 32])[(1,)](torch.zeros(128), torch.zeros(128), 3)

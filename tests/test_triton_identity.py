@@ -132,7 +132,7 @@ def width(arguments: dict[str, Any]) -> int:
 
 
 @either_way
-def test_changing_a_global_that_a_heuristic_reads_is_stale(outcome_after, monkeypatch, over: bool) -> None:
+def test_a_changed_global_of_a_heuristic_makes_the_entry_stale(outcome_after, monkeypatch, over: bool) -> None:
     """The entry is stale after the global that a heuristic reads has changed."""
 
     def make() -> Any:
@@ -161,7 +161,7 @@ def exponential(x):
     return exp(x)
 
 
-def test_binding_a_helper_name_to_another_function_is_stale(session, monkeypatch) -> None:  # noqa: F811
+def test_rebinding_a_helper_name_makes_the_entry_stale(session, monkeypatch) -> None:  # noqa: F811
     recorded = session(is_dumping=True)
     run(with_helper(bench(), exponential), *tensors())
     loaded = session(recorded.entries)
@@ -439,7 +439,7 @@ def test_triton_and_torch_dtypes_are_different_key_values(have_own_choices, wrap
     assert have_own_choices(with_function, with_function, *first, arguments=second)
 
 
-def test_changing_an_enum_members_value_in_the_key_is_stale(outcome_after) -> None:
+def test_a_changed_enum_value_in_the_key_makes_the_entry_stale(outcome_after) -> None:
     def mode(fast: int) -> Any:
         return enum.Enum("Mode", {"FAST": fast}).FAST  # type: ignore[attr-defined]
 
@@ -463,7 +463,7 @@ def test_an_intenum_member_and_its_number_share_an_entry(outcome_after) -> None:
     assert outcome_after(with_function(bench()), with_function(bench()), *member, arguments=number) == "hit"
 
 
-def test_changing_an_enum_value_in_a_candidate_is_stale(outcome_after) -> None:
+def test_a_changed_enum_value_in_a_candidate_makes_it_stale(outcome_after) -> None:
     def make(fast: int) -> Any:
         mode = enum.Enum("Mode", {"FAST": fast}).FAST  # type: ignore[attr-defined]
         return empty(bench(), [triton.Config({"BLOCK": block, "OTHER": mode}) for block in CONFIGS])
@@ -502,7 +502,7 @@ def test_another_option_of_triton_jit_makes_the_entry_stale(outcome_after, optio
     assert outcome_after(make(), make(**{option: value}), *tensors()) == "stale"
 
 
-def test_another_computed_default_of_a_kernel_is_stale(outcome_after) -> None:
+def test_a_changed_computed_default_makes_the_entry_stale(outcome_after) -> None:
     def make(width: int) -> Any:
         @triton.autotune(configs(), key=["n"], do_bench=bench())
         @triton.jit

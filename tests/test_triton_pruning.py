@@ -173,7 +173,7 @@ def test_a_list_shortened_by_a_pruner_is_restored_after_the_call(session) -> Non
         call(kernel(fails))
 
 
-def test_prunings_before_a_perf_model_get_separate_entries(session) -> None:
+def test_two_prunings_before_a_perf_model_get_two_entries(session) -> None:
     """Two calls leave different candidates to the performance model. Each call has its own entry and is a hit."""
 
     def one_warp_for_few(configs: Any, named: Any, **others: Any) -> Any:
@@ -282,7 +282,7 @@ def test_changes_of_a_pruner_stay_in_an_ignored_kernel(session) -> None:
     assert [config.kwargs["BLOCK"] for config in autotuner.configs] == [8, 16, 32]
 
 
-def test_after_a_plugin_error_the_pruners_changes_still_launch(session, monkeypatch) -> None:
+def test_after_a_plugin_error_the_pruners_candidates_launch(session, monkeypatch) -> None:
     """The launch gets the candidates that it would get without the plugin."""
 
     def broken(config: Any) -> Any:

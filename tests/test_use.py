@@ -221,7 +221,7 @@ def test_use_serves_triton_kernels_without_pytest_installed(library: Library) ->
     assert shipped.run(left, HIDE)[0] == [32]
 
 
-def test_use_prints_a_digest_line_and_imports_no_torch(library: Library) -> None:
+def test_use_describes_its_cache_in_a_line_and_loads_no_torch(library: Library) -> None:
     shipped = library.ships(entry(64, 4))
     heavy = {*NOT_ADVICE, "torch", "numpy"}
 

@@ -321,7 +321,7 @@ def test_pytest_markers_lists_the_autotune_cache_marker(serial_suite: Suite) -> 
     serial_suite.run("--markers").stdout.fnmatch_lines(["@pytest.mark.autotune_cache(load=PATH, enabled=True): *"])
 
 
-def test_an_empty_option_overrides_the_ini_path(serial_suite: Suite) -> None:
+def test_empty_load_and_dump_options_switch_the_ini_paths_off(serial_suite: Suite) -> None:
     serial_suite.write().pytester.makeini("[pytest]\nautotune_load = none.textproto\nautotune_dump = none/none.docx\n")
 
     result = serial_suite.run("--autotune-load=", "--autotune-dump=")
@@ -370,7 +370,7 @@ def test_an_ini_list_of_caches_is_split_at_spaces_and_newlines(serial_suite: Sui
         assert section(serial_suite.run()) == ["4 hits"]
 
 
-def test_a_report_overwrites_no_cache_and_loads_as_none(serial_suite: Suite) -> None:
+def test_a_report_overwrites_no_cache_and_cannot_be_loaded(serial_suite: Suite) -> None:
     serial_suite.write().run("--autotune-dump=c.json", "--autotune-report=r.json")
     cache = serial_suite.folder / "c.json"
     before = cache.read_bytes()
@@ -404,7 +404,7 @@ BROKEN = {
 }
 
 
-def test_an_unreadable_cache_of_a_test_fails_only_that_test(suite: Suite) -> None:
+def test_an_unreadable_cache_of_a_marker_fails_only_its_test(suite: Suite) -> None:
     tests = suite.folder / "tests"
     tests.mkdir()
     text = "import pytest\n"

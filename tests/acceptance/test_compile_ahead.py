@@ -421,7 +421,7 @@ def test_a_global_changed_by_a_test_is_stale_with_compile_ahead(suite: Suite) ->
 
 
 @needs_hashed_constants
-def test_a_kernel_is_dropped_if_its_global_changes_meanwhile(suite: Suite, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kernel_compiled_while_its_global_changes_is_dropped(suite: Suite, monkeypatch: pytest.MonkeyPatch) -> None:
     dumped_with_a_global(suite)
     changed = suite.folder / "changed"
     (suite.folder / "test_a.py").write_text(WAITS.format(path=str(changed)))

@@ -153,7 +153,7 @@ def test_if_two_loaded_caches_disagree_the_last_one_wins(suite: Suite) -> None:
     assert suite.run("--autotune-load=one.textproto", "--autotune-load=two.textproto").ret == 1
 
 
-def test_without_options_nothing_is_tuned_or_printed(suite: Suite, section) -> None:
+def test_without_options_the_plugin_tunes_and_prints_nothing(suite: Suite, section) -> None:
     result = suite.write().run()
 
     result.assert_outcomes(passed=4)

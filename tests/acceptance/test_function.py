@@ -205,7 +205,7 @@ def test_the_json_report_gives_each_candidate_a_time_or_failure(serial_suite: Su
     }
 
 
-def test_a_search_in_which_all_fail_raises_and_is_a_recorded_hit(suite: Suite) -> None:
+def test_a_search_in_which_all_fail_raises_again_as_a_hit(suite: Suite) -> None:
     """The dump records the failures. The next run raises the same error and counts a hit."""
     a_suite(
         suite,
@@ -235,7 +235,7 @@ def test_a_search_in_which_all_fail_raises_and_is_a_recorded_hit(suite: Suite) -
     loaded.stdout.fnmatch_lines(["E *TuningError: function:lib.k (n=1): all 5 candidates failed: *", "1 hit"])
 
 
-def test_editing_a_function_that_a_lambda_calls_is_stale(serial_suite: Suite) -> None:
+def test_editing_a_function_a_lambda_calls_makes_entries_stale(serial_suite: Suite) -> None:
     a_suite(serial_suite, SUITE.replace("run=run", "run=lambda config: run(config)"))
     report = serial_suite.report("--autotune-dump=cache.textproto")
     assert {row["label"] for row in report["lookups"]} == {""}
@@ -266,7 +266,7 @@ class TestGemm:
 """
 
 
-def test_editing_a_method_that_a_lambda_calls_is_stale(serial_suite: Suite) -> None:
+def test_editing_a_method_a_lambda_calls_makes_entries_stale(serial_suite: Suite) -> None:
     """An edit of another test of the same class changes nothing."""
     a_suite(serial_suite, IN_CLASS).dump()
     edited = IN_CLASS.replace("self.scale == 1", "self.scale > 0")

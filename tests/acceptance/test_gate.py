@@ -147,7 +147,7 @@ def test_a_failed_gate_lists_its_misses_in_quiet_runs(outdated: Suite, section, 
     assert len([line for line in lines if line.startswith("MISS")]) == 1, "not twice"
 
 
-def test_the_gates_verdict_stands_beside_the_stop_of_dash_x(outdated: Suite) -> None:
+def test_the_gate_prints_its_verdict_although_dash_x_stopped(outdated: Suite) -> None:
     (outdated.folder / "test_zz.py").write_text("def test_fails(): assert 0")
 
     result = outdated.load("--autotune-max-misses=10", "-x")
@@ -201,7 +201,7 @@ def test_the_gate_counts_the_same_misses_with_and_without_xdist(suite: Suite) ->
     result.stdout.fnmatch_lines(["8 hits, 8 misses, 4 stale; 12 tuned*"])
 
 
-def test_the_gate_of_a_part_of_the_suite_counts_only_its_misses(outdated: Suite) -> None:
+def test_a_gate_on_selected_tests_counts_only_their_misses(outdated: Suite) -> None:
     assert outdated.load("--autotune-max-misses=0", "-k", "test_op and 0").ret == 1
     assert outdated.load("--autotune-max-misses=0", "test_op.py::test_op[3]").ret == 0
 
@@ -214,7 +214,9 @@ def test_the_gate_of_a_part_of_the_suite_counts_only_its_misses(outdated: Suite)
         (["--autotune-load=cache.textproto", "--autotune-dump=./cache.textproto"], "this run updates the cache*"),
     ],
 )
-def test_without_a_verdict_one_line_gives_the_reason(outdated: Suite, section, options: list[str], why: str) -> None:
+def test_a_gate_that_cannot_judge_prints_one_line_with_a_reason(
+    outdated: Suite, section, options: list[str], why: str
+) -> None:
     result = outdated.run("-oautotune_max_misses=0", *options, "-q")
 
     assert result.ret == 0
@@ -258,7 +260,7 @@ def test_a_typed_update_disables_a_gate_in_addopts(outdated: Suite) -> None:
     result.stdout.fnmatch_lines([f"{NOT_JUDGED}: this run updates the cache*"])
 
 
-def test_a_dump_to_another_path_than_the_load_keeps_the_gate(outdated: Suite) -> None:
+def test_a_dump_to_another_path_does_not_disable_the_gate(outdated: Suite) -> None:
     assert outdated.load("--autotune-max-misses=0", "--autotune-dump=other.textproto").ret == 1
 
 
@@ -271,7 +273,7 @@ def test_an_interrupted_run_has_no_gate_verdict(outdated: Suite) -> None:
     result.stdout.fnmatch_lines([f"{NOT_JUDGED}: the run was interrupted"])
 
 
-def test_the_gate_passes_a_part_without_lookups_and_says_so(serial_suite: Suite, section) -> None:
+def test_the_gate_passes_selected_tests_without_lookups(serial_suite: Suite, section) -> None:
     serial_suite.write().prepare_dump()
     (serial_suite.folder / "test_lib.py").write_text("def test_nothing(): pass")
 
@@ -293,7 +295,7 @@ def test_uncacheable(session):
 """
 
 
-def test_an_uncacheable_problem_counts_as_a_miss(suite: Suite, section) -> None:
+def test_an_uncacheable_problem_counts_as_a_miss_for_the_gate(suite: Suite, section) -> None:
     """A dump does not write the problem."""
     suite.write(test_op="def test_op(tune): tune('lib.op')", test_uncacheable=UNCACHEABLE)
     suite.dump()
@@ -340,7 +342,7 @@ def test_an_error_inside_an_adapter_fails_the_gate(suite: Suite) -> None:
     result.stdout.fnmatch_lines(["toy: error in *", "!*requested tuner could not be hooked: toy*"])
 
 
-def test_a_tuner_that_cannot_be_hooked_and_has_no_entries_passes(serial_suite: Suite, section) -> None:
+def test_the_gate_passes_an_unhookable_tuner_without_entries(serial_suite: Suite, section) -> None:
     serial_suite.write().prepare_dump()
     (serial_suite.folder / "elder.py").write_text(ELDER)
     (serial_suite.folder / "elder-1.dist-info").mkdir()

@@ -184,7 +184,7 @@ def test_gpu(n): pytest.skip("no GPU")
 
 @pytest.mark.parametrize("args", [["test_gpu.py"], ["-k", "gpu"], ["."], ["-m", "not slow"], ["--deselect=test_no.py"]])
 @pytest.mark.parametrize("gate", [*GATES, "--autotune-fail-on-unused"])
-def test_the_gate_fails_a_part_whose_tests_were_all_skipped(serial_suite: Suite, gate: str, args: list[str]) -> None:
+def test_the_gate_fails_if_all_selected_tests_were_skipped(serial_suite: Suite, gate: str, args: list[str]) -> None:
     """A shard that lost its GPU skips all its tests."""
     serial_suite.write().prepare_dump()
     (serial_suite.folder / "test_lib.py").unlink()
@@ -226,7 +226,7 @@ def test_the_gate_fails_if_gpu_tests_skip_and_only_the_cpu_hits(serial_suite: Su
 
 
 @pytest.mark.parametrize("gate", GATES)
-def test_the_gate_fails_a_part_whose_tests_all_xfail_unrun(serial_suite: Suite, gate: str) -> None:
+def test_the_gate_fails_if_all_selected_tests_xfail_unrun(serial_suite: Suite, gate: str) -> None:
     serial_suite.write().prepare_dump()
     xfail = 'pytestmark = pytest.mark.xfail(run=False, reason="no GPU")'
     (serial_suite.folder / "test_gpu.py").write_text(f"import pytest\n{xfail}\ndef test_gpu(): pass\n")
@@ -238,7 +238,7 @@ def test_the_gate_fails_a_part_whose_tests_all_xfail_unrun(serial_suite: Suite, 
     result.stdout.fnmatch_lines(["!* no test asked for a tuned kernel, and none passed (1 xfailed; -rsx shows why) !*"])
 
 
-def test_the_gate_passes_a_part_without_kernels_if_a_test_passed(suite: Suite) -> None:
+def test_the_gate_passes_selected_tests_of_which_one_passed(suite: Suite) -> None:
     suite.write().serial.prepare_dump()
     (suite.folder / "test_cpu.py").write_text(NO_KERNEL)
 

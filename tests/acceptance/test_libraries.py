@@ -63,7 +63,7 @@ def a_suite(suite: Suite, kernel: str = KERNEL, test: str = TEST, version: str =
     return suite
 
 
-def test_a_library_that_selects_another_function_makes_it_stale(serial_suite: Suite) -> None:
+def test_a_choice_is_stale_if_its_library_selects_other_code(serial_suite: Suite) -> None:
     a_suite(serial_suite).dump()
 
     row, *_ = serial_suite.load_stale(FAST_OPS="1")

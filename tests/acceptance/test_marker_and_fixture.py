@@ -219,7 +219,7 @@ class TestOff:
     assert suite.tunings == []
 
 
-def test_the_nearest_enabled_argument_of_the_markers_decides(serial_suite: Suite) -> None:
+def test_enabled_true_on_a_test_overrides_false_on_its_module(serial_suite: Suite) -> None:
     write(
         caches(serial_suite, "b"),
         """

@@ -53,7 +53,7 @@ def test_optional_caches_work_in_the_ini_file_and_in_addopts(
 
 
 @pytest.mark.parametrize("gate", GATES)
-def test_an_optional_cache_passes_the_gate_without_a_gpu(
+def test_the_gate_passes_an_optional_cache_without_a_gpu(
     without_gpu: None, serial_suite: Suite, section, gate: str
 ) -> None:
     serial_suite.write().prepare_dump()
@@ -78,7 +78,7 @@ def test_an_optional_cache_fails_the_gate_if_no_gpu_test_ran(
 
 
 @pytest.mark.parametrize("gate", GATES)
-def test_an_optional_cache_passes_the_gate_of_a_too_old_tuner(suite: Suite, section, gate: str) -> None:
+def test_the_gate_passes_an_optional_cache_of_a_too_old_tuner(suite: Suite, section, gate: str) -> None:
     suite.write().serial.prepare_dump()
 
     result = suite.run(OPTIONAL, gate, TOY_UNKNOWN="1")
@@ -88,7 +88,7 @@ def test_an_optional_cache_passes_the_gate_of_a_too_old_tuner(suite: Suite, sect
     assert [line for line in section(result) if line.endswith(reason)]
 
 
-def test_an_optional_cache_passes_the_gate_without_its_adapter(serial_suite: Suite, section) -> None:
+def test_the_gate_passes_an_optional_cache_without_its_adapter(serial_suite: Suite, section) -> None:
     serial_suite.write().prepare_dump()
     text = serial_suite.cache.read_text().replace('tuner: "toy"', 'tuner: "gone"')
     serial_suite.cache.write_text(text)

@@ -337,7 +337,7 @@ def test_the_joint_gate_fails_if_only_some_reports_have_a_run_id(gate: Gate, mon
     assert len([line for line in gate.lines if "is of a run without an id, not of run 2 (remove" in line]) == 2
 
 
-def test_the_joint_gate_fails_if_processes_loaded_other_bytes(gate: Gate) -> None:
+def test_the_joint_gate_fails_if_the_cache_changed_between_runs(gate: Gate) -> None:
     gate.run_parts("test_a.py", "test_b.py")
     gate.suite.cache.write_text(gate.suite.cache.read_text() + "\n")
     gate.run_parts("test_c.py")

@@ -78,7 +78,7 @@ def changed(suite: Suite) -> Suite:
     return suite
 
 
-def test_the_json_report_fits_its_schema_and_counts(changed: Suite) -> None:
+def test_the_json_report_fits_its_schema_and_the_junit_counts(changed: Suite) -> None:
     """The counts agree with the rows and with the properties in junit.xml."""
     options = ["--autotune-dump=new.textproto", "--junitxml=junit.xml"]
     report = changed.report("--autotune-load=cache.textproto", *options)

@@ -110,7 +110,7 @@ STALE = ask("M=1, times={'a': 5.0, 'b': 1.0}, source='two'").replace("in 'abc'",
 
 
 @pytest.mark.parametrize(("on_stale", "chosen"), [("tune", "b"), ("use", "a"), (None, "b")])
-def test_the_gate_counts_a_stale_entry_whatever_on_stale_says(
+def test_the_gate_counts_stale_problems_even_with_on_stale_use(
     suite: Suite, section, on_stale: str | None, chosen: str
 ) -> None:
     suite.write(test_op=ask("M=1")).serial.prepare_dump()

@@ -107,7 +107,7 @@ def test_a_search_that_raises_is_unrecorded_and_passes_the_gate(serial_suite: Su
     ]
 
 
-def test_an_unrecorded_search_is_listed_beside_a_hit(serial_suite: Suite, section) -> None:
+def test_an_unrecorded_search_of_a_problem_with_entry_is_listed(serial_suite: Suite, section) -> None:
     both = RAISES.format(m=1).replace('"lib.bad"', "\"lib.op\", M=1, source='other'")
 
     dumped = serial_suite.write(test_lib=both).dump()
@@ -184,7 +184,7 @@ def test_a_recorded_failure_of_all_candidates_is_a_hit_later(serial_suite: Suite
     assert serial_suite.cache.read_bytes() == before
 
 
-def test_a_recorded_unusable_candidate_counts_as_tuned(serial_suite: Suite) -> None:
+def test_recording_that_no_candidate_is_usable_counts_as_tuned(serial_suite: Suite) -> None:
     """As where Inductor asks whether to fuse two kernels: no is an answer."""
     answer = CANNOT.replace("record_failure([", "record(None, [Candidate(failed=").replace('ns()}"])', 'ns()}")])')
     answer = answer.replace("import Device", "import Candidate, Device")
@@ -202,7 +202,7 @@ def test_no_entry_is_unused_after_an_error_in_the_adapter(serial_suite: Suite) -
     assert serial_suite.report("--autotune-load=cache.textproto")["unused"] == []
 
 
-def test_a_passing_failure_replaces_no_choice_in_the_cache(serial_suite: Suite) -> None:
+def test_a_temporary_failure_replaces_no_choice_in_the_cache(serial_suite: Suite) -> None:
     """The loaded file has another code's entry, so its choice was not tried."""
     serial_suite.write(test_lib=TUNED_BY_HAND)
     serial_suite.run("--autotune-dump=old.textproto", SOURCES="one")

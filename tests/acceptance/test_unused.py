@@ -206,7 +206,7 @@ def test_an_incomplete_run_prunes_nothing(serial_suite: Suite, section, kind: st
     assert entries(serial_suite) == 3
 
 
-def test_pytest_addopts_that_clears_addopts_prunes_nothing(serial_suite: Suite, section) -> None:
+def test_prune_drops_nothing_if_pytest_addopts_clears_addopts(serial_suite: Suite, section) -> None:
     """The doctest is a test of the suite only by the option in ``addopts``."""
     doctest = "def add():\n    '''\n    >>> 1 + 1\n    2\n    '''"
     shrunk(serial_suite).pytester.makeini("[pytest]\naddopts = --doctest-modules\n")
@@ -483,7 +483,7 @@ def test_an_update_renames_the_asked_by_field_with_its_kernel(serial_suite: Suit
     assert serial_suite.load("--autotune-fail-on-unused").ret == 0
 
 
-def test_an_inner_entry_is_unused_if_no_outer_tuning_is_hit(serial_suite: Suite) -> None:
+def test_an_entry_of_a_nested_tuning_is_unused_without_the_outer(serial_suite: Suite) -> None:
     serial_suite.write(test_lib=NESTED.format(source="one")).prepare_dump()
     serial_suite.write(test_lib="def test_inner(tune): tune('lib.inner', M=1)")
 

@@ -224,7 +224,7 @@ def test_a_dump_with_fallbacks_is_not_reported_as_up_to_date(
         assert f"STALE test_lib.py::test_op - toy:lib.op: {reason}; the stale choice was used" in lines
 
 
-def test_a_stale_entry_that_on_stale_use_took_is_not_unused(serial_suite: Suite, section) -> None:
+def test_a_stale_entry_used_by_on_stale_use_is_not_unused(serial_suite: Suite, section) -> None:
     """With --autotune-on-stale=use, a new dump leaves the entry out.
 
     The summary does not say that no test requested it.

@@ -69,7 +69,7 @@ def test_the_json_report_has_verify_verdicts_and_device_seconds(serial_suite: Su
 
 
 @pytest.mark.parametrize(("limit", "fails"), [("3", False), ("75%", False), ("2", True), ("74%", True), ("0", True)])
-def test_max_drift_fails_a_run_with_more_slower_choices(serial_suite: Suite, limit: str, fails: bool) -> None:
+def test_max_drift_fails_a_run_with_too_many_slower_choices(serial_suite: Suite, limit: str, fails: bool) -> None:
     serial_suite.write(test_lib=SUITE).prepare_dump()
 
     result = serial_suite.load("--autotune-verify", f"--autotune-max-drift={limit}", **NOW)

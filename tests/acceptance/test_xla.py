@@ -133,7 +133,7 @@ def test_a_stale_legacy_xla_entry_names_the_changed_versions(
     assert all(line.endswith(": cuDNN 9.10.0 -> 9.19.0, XLA's entry version 50 -> 52") for line in stale)
 
 
-def test_misses_with_a_cache_of_xlas_legacy_format_say_so(
+def test_misses_name_the_legacy_xla_format_of_the_cache(
     serial: Suite, section: Callable[[pytest.RunResult], list[str]]
 ) -> None:
     serial.dump(TOY_XLA_LAYOUT="legacy")
@@ -244,7 +244,7 @@ def test_a_jax_compilation_cache_is_off_in_a_dump_with_a_line(serial: Suite) -> 
     assert "xla: JAX's persistent compilation cache is off in this run" in result.stdout.str()
 
 
-def test_jax_used_while_a_conftest_is_imported_gives_a_line(serial: Suite) -> None:
+def test_jax_used_by_a_conftest_before_the_tests_gives_a_line(serial: Suite) -> None:
     conftest = serial.folder / "conftest.py"
     conftest.write_text(conftest.read_text() + "\nimport jax\njax.compile('early')\n")
 

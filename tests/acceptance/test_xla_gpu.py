@@ -95,7 +95,7 @@ def test_a_loaded_jax_dump_on_the_gpu_gives_hits_only(folder: Path) -> None:
     assert " tuned" not in output
 
 
-def test_a_jax_program_missing_in_the_cache_is_a_named_miss(folder: Path) -> None:
+def test_a_jax_program_without_an_entry_is_a_miss_of_its_test(folder: Path) -> None:
     run(folder, "--autotune-dump=hole.textproto", "-kdot")
 
     output = run(folder, "--autotune-load=hole.textproto")
