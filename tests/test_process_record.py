@@ -29,6 +29,7 @@ COLLECTED = Collected(
     not_passed_reason="t.py::test was skipped",
     has_only_skips=True,
     is_only_skipped=True,
+    selection="-k selects tests",
     is_interrupted=True,
     early_end="2 of 3 tests did not run",
     test_counts={"passed": 6, "failed": 5, "error": 4, "skipped": 3, "xfailed": 2, "xpassed": 1},
@@ -38,6 +39,7 @@ COLLECTED = Collected(
     versions={"toy": Versions.parse("toy 1.0")},
     imported_kernels=("toy:lib.op",),
     unavailable=("no GPU is visible",),
+    has_visible_gpu=False,
     hypothesis_tests=("t.py::test_drawn",),
     disabled_tests=("t.py::test_disabled",),
     missing_caches=("gone.pb",),
@@ -51,6 +53,7 @@ COLLECTED = Collected(
 NOT_IN_A_REPORT = {
     "recovered_lookups",
     "is_only_skipped",
+    "selection",
     "unavailable",
     "missing_caches",
     "test_cache_entries",

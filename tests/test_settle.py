@@ -213,6 +213,7 @@ MISSED = RunResult(loaded=(("a", 1),), rows=rows(Outcome.HIT, Outcome.MISS, Outc
                 MISSED,
                 rows=(),
                 incomplete_reason="-k selects tests",
+                selection="-k selects tests",
                 test_counts={"skipped": 9, "passed": 3, "error": 1},
             ),
             "0",
@@ -220,7 +221,7 @@ MISSED = RunResult(loaded=(("a", 1),), rows=rows(Outcome.HIT, Outcome.MISS, Outc
             "no test asked for a tuned kernel (3 passed, 9 skipped, 1 error)",
         ),
         (
-            result(MISSED, rows=rows(None), incomplete_reason="1 test deselected"),
+            result(MISSED, rows=rows(None), incomplete_reason="1 test deselected", deselected_count=1),
             "0",
             "",
             "no lookup of the tests had a result",

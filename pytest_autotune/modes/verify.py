@@ -25,7 +25,9 @@ from pytest_autotune.modes.verify_race import Verdict, find_verdict
 from pytest_autotune.report.findings import build_finding
 from pytest_autotune.report.gate import (
     Limit,
+    explain_early_end,
     explain_empty_run,
+    explain_lost_gpus,
     explain_skipped_run,
     explain_unreachable_entries,
     is_whole_suite,
@@ -259,10 +261,13 @@ class Verify(Mode):
         excess = limit.describe_excess(slower_count, tally.raced)
         if excess:
             return Gate(limit.text, failure=f"maximum allowed drift of autotune choices exceeded: {excess}")
-        failure = explain_unreachable_entries(result)
+        failure = explain_unreachable_entries(result) or explain_early_end(result)
+        if not failure and not tally.raced:
+            failure = explain_empty_run(result)
+        failure = failure or explain_lost_gpus(result)
         if failure or tally.raced:
             return Gate(limit.text, failure=failure)
-        failure = explain_empty_run(result) or _explain_unraced_run(result, tally)
+        failure = _explain_unraced_run(result, tally)
         if failure:
             return Gate(limit.text, failure=failure)
         if result.is_judged:

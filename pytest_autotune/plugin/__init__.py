@@ -44,7 +44,44 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_cmdline_main(config: pytest.Config) -> Generator[None, Any, Any]:
     config.stash[PARSED_PATHS] = tuple(getattr(config, "args", ()))
-    return (yield)
+    exits = _Exits()
+    if is_any_option_set(config):
+        config.pluginmanager.register(exits)
+    status = yield
+    if exits.has_exit and status == pytest.ExitCode.OK:
+        error = _explain_unjudged_exit(config)
+        if error:
+            print(f"autotune: {error}", file=sys.stderr)
+            return pytest.ExitCode.TESTS_FAILED
+    return status
+
+
+class _Exits:
+    """Notes whether ``pytest.exit`` or Ctrl-C ended the run.
+
+    ``pytest.exit("no GPU", returncode=0)`` in a hook of a conftest.py ends the run before the controller can judge it.
+    """
+
+    def __init__(self) -> None:
+        self.has_exit = False
+
+    def pytest_keyboard_interrupt(self) -> None:
+        self.has_exit = True
+
+
+def _explain_unjudged_exit(config: pytest.Config) -> str:
+    """Return the error of a run that ended before its gates could judge it; empty if they did, or if there are none."""
+    from pytest_autotune.plugin.completeness import describe_unjudged_exit
+    from pytest_autotune.plugin.values import read_options
+
+    controller = config.stash.get(_controller, None)
+    if controller is not None and controller.has_result:
+        return ""
+    try:
+        return describe_unjudged_exit(config, read_options(config))
+    except pytest.UsageError as error:
+        # The run ended before the options were read.
+        return str(error)
 
 
 def pytest_configure(config: pytest.Config) -> None:

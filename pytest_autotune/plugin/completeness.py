@@ -7,6 +7,7 @@ did not run may need the entry. A gate is an option that fails the run because o
 
 from __future__ import annotations
 
+import inspect
 import os
 import re
 from collections import Counter
@@ -14,10 +15,12 @@ from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from pytest_autotune.cache.wording import describe_count
+from pytest_autotune.modes import MODES
 from pytest_autotune.plugin.options import PARSED_PATHS
 from pytest_autotune.plugin.values import Options
 from pytest_autotune.run.collected import Collected
@@ -179,7 +182,12 @@ class Completeness:
         if unrun_tests:
             return Shortfall(unrun_tests)
         if collected.ignored_test_files:
-            reason = f"{collected.ignored_test_files[0]} was not collected (collect_ignore or pytest_ignore_collect)"
+            path = collected.ignored_test_files[0]
+            hooks = "collect_ignore or pytest_ignore_collect"
+            if "::" in path:
+                # It is the node id of a test, and not the path of a file.
+                hooks = "pytest_pycollect_makeitem"
+            reason = f"{path} was not collected ({hooks})"
             return Shortfall(reason, is_ignored_file=True)
         if self._first_skip:
             return Shortfall(self._first_skip, is_skip=True)
@@ -367,17 +375,17 @@ def has_collected_parsed_paths(session: pytest.Session) -> bool:
 
 
 class IgnoredTestFiles:
-    """Notes the test files that a ``conftest.py`` keeps pytest from collecting, for example if a package is missing.
+    """Notes the test files and tests that a ``conftest.py`` keeps pytest from collecting.
 
-    Such a file is like a skipped test. A folder that the ini value ``norecursedirs`` names, or that is a virtual
-    environment, is no part of the suite.
+    An example is a file whose package is missing. Such a file is like a skipped test. A folder that the ini value
+    ``norecursedirs`` names, or that is a virtual environment, is no part of the suite.
     """
 
     def __init__(self, config: pytest.Config) -> None:
         self._rootdir = config.rootpath
         self._patterns: Sequence[str] = config.getini("python_files")
         self._skipped_folders: Sequence[str] = config.getini("norecursedirs")
-        #: The paths relative to the rootdir, each once.
+        #: The paths relative to the rootdir, or node ids of tests and classes, each once.
         self.paths: list[str] = []
 
     @pytest.hookimpl(wrapper=True)
@@ -390,6 +398,14 @@ class IgnoredTestFiles:
                 if path not in self.paths:
                     self.paths.append(path)
         return is_ignored
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_pycollect_makeitem(self, collector: Any, name: str, obj: object) -> Generator[None, Any, Any]:
+        items = yield
+        # Pytest itself makes at least one item of a test.
+        if (items is None or items == []) and _is_test(collector, name, obj):
+            self.paths.append(f"{collector.nodeid}::{name}")
+        return items
 
     def _find_test_file(self, path: Path) -> Path | None:
         """Return the path if it is a test file, or the first test file in a folder; None if there is none."""
@@ -419,6 +435,15 @@ class IgnoredTestFiles:
         return any(fnmatch(folder.name, pattern) for pattern in self._skipped_folders)
 
 
+def _is_test(collector: Any, name: str, obj: object) -> bool:
+    """Whether pytest itself would collect an object of a module or class as a test function or test class."""
+    if not getattr(obj, "__test__", True):
+        return False
+    if inspect.isclass(obj):
+        return bool(collector.istestclass(obj, name))
+    return inspect.isfunction(obj) and bool(collector.istestfunction(obj, name))
+
+
 def _absolute_paths(paths: Iterable[str], folder: Path) -> set[str]:
     return {os.path.abspath(folder / path) for path in paths}
 
@@ -440,21 +465,46 @@ def find_missing_load(config: pytest.Config, options: Options) -> str:
     if options.dump is not None:
         # The run makes a new cache, so it is right that nothing is loaded.
         return ""
-    options_that_judge = []
-    if options.max_misses is not None:
-        options_that_judge.append("max_misses")
-    if options.fail_on_unused:
-        options_that_judge.append("fail_on_unused")
-    # Without a loaded entry there is no nearest entry.
-    if options.on_miss in ("error", "nearest"):
+    options_that_judge = _list_gates(options)
+    if options.on_miss == "nearest":
+        # Without a loaded entry there is no nearest entry.
         options_that_judge.append("on_miss")
-    if options.on_stale == "error":
-        options_that_judge.append("on_stale")
     for name in options_that_judge:
         error = _describe_judging_nothing(config, name)
         if error:
             return error
     return ""
+
+
+def _list_gates(options: Options) -> list[str]:
+    """Return the names of the options that judge the misses and unused entries of a run: ``max_misses``."""
+    gates = []
+    if options.max_misses is not None:
+        gates.append("max_misses")
+    if options.fail_on_unused:
+        gates.append("fail_on_unused")
+    if options.on_miss == "error":
+        gates.append("on_miss")
+    if options.on_stale == "error":
+        gates.append("on_stale")
+    return gates
+
+
+def describe_unjudged_exit(config: pytest.Config, options: Options) -> str:
+    """Return the error of a run with a gate that ``pytest.exit`` has ended before any test.
+
+    The text is empty if the user set no gate, if the run updates its cache, or if its caches are optional.
+    """
+    if options.has_only_optional_caches or options.update or options.updates:
+        return ""
+    gates = _list_gates(options)
+    for mode_row in MODES:
+        for option in mode_row.options:
+            if option.kind == "limit" and config.getoption(option.ini, None) not in (None, "off"):
+                gates.append(option.name)
+    if not gates:
+        return ""
+    return f"pytest.exit ended the run before any test, so --autotune-{gates[0].replace('_', '-')} judged nothing"
 
 
 def _find_mode_without_load(config: pytest.Config, options: Options) -> str:

@@ -28,7 +28,12 @@ from pytest_autotune.cache.wording import describe_count, to_one_line
 from pytest_autotune.devices import visible_nvidia_gpus
 from pytest_autotune.modes import MODES
 from pytest_autotune.plugin import reports
-from pytest_autotune.plugin.completeness import Completeness, find_missing_load, was_interrupted
+from pytest_autotune.plugin.completeness import (
+    Completeness,
+    describe_selection,
+    find_missing_load,
+    was_interrupted,
+)
 from pytest_autotune.plugin.options import INPUT_KEY, MARKER, has_marker_or_fixture
 from pytest_autotune.plugin.preparation import is_absent, prepare_run
 from pytest_autotune.plugin.progress import ProcessProgress, ProgressFile, make_progress_line, read_stages
@@ -162,6 +167,11 @@ class Controller:
                 notes.append(note)
         return notes
 
+    @property
+    def has_result(self) -> bool:
+        """Whether the run has ended with a result, which its gates have judged."""
+        return self._result is not None
+
     def make_test_process(self) -> TestProcess | None:
         """Return the object that runs the tests in this process; None if xdist's workers run them."""
         config, options = self._config, self._options
@@ -219,10 +229,12 @@ class Controller:
         if not may_load:
             raise pytest.UsageError(error)
 
-    @pytest.hookimpl(tryfirst=True)
-    def pytest_runtestloop(self) -> None:
+    # A wrapper is called even if a conftest.py runs no test with a hook of its own.
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtestloop(self) -> Generator[None, object, object]:
         # Pytest does not call this hook for --fixtures and similar options.
         self._has_begun = True
+        return (yield)
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_xdist_setupnodes(self, specs: Sequence[Any]) -> None:
@@ -363,7 +375,8 @@ class Controller:
             not_passed_reason=not_passed.reason,
             # The first failure is found before any skip, so a skip is the reason only if no test failed.
             has_only_skips=not_passed.is_skip or not_passed.is_ignored_file,
-            is_only_skipped=shortfall.is_skip,
+            is_only_skipped=shortfall.is_skip or shortfall.is_ignored_file,
+            selection=describe_selection(self._config),
             is_interrupted=was_interrupted(session, exitstatus),
             early_end=self._completeness.find_early_end(session),
             test_counts=self._completeness.test_counts,

@@ -167,8 +167,10 @@ class TestProcess:
         self._config = config
         self._options = options
         self._process_id = os.getpid()
-        #: The number of collected tests that options or plugins removed.
-        self._deselected_count = 0
+        #: The number of tests that pytest has made, before options or plugins removed any.
+        self._collected_count = 0
+        #: Pytest's session, which has the tests to run; None until pytest collects.
+        self._pytest_session: pytest.Session | None = None
         #: Whether a plugin changed which paths pytest collects. It is true until pytest has collected the tests.
         self._has_replaced_paths = True
         self._ignored_test_files = IgnoredTestFiles(config)
@@ -242,6 +244,7 @@ class TestProcess:
             "versions": {tuner: str(versions) for tuner, versions in session.versions.items()},
             "imported_kernels": imported_kernels,
             "unavailable": self._list_unavailable(),
+            "has_visible_gpu": not self._has_lost_gpu(),
             "hypothesis_tests": sorted(self._hypothesis_tests),
             "disabled_tests": sorted(self._disabled_tests),
             "missing_caches": sorted(self._missing_caches),
@@ -264,20 +267,37 @@ class TestProcess:
             package = built_in_tuner.module.partition(".")[0]
             if not _is_installed(package):
                 reasons.append(f"{package} is not installed")
-        has_gpu_entries = any(entry.problem.device.is_gpu for entry in index)
-        if has_gpu_entries and not devices.has_visible_gpu():
+        if self._has_lost_gpu():
             reasons.append("no GPU is visible")
         return reasons
 
-    @pytest.hookimpl(wrapper=True, tryfirst=True)
-    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> Generator[None, None, None]:
-        # Shard plugins remove items without a call of pytest_deselected, so the items themselves are counted.
-        collected_count = len(items)
-        yield
-        self._deselected_count += collected_count - len(items)
+    def _has_lost_gpu(self) -> bool:
+        """Whether loaded entries are for GPUs, and this process cannot see any GPU."""
+        index = self._context.index
+        if index is None or not any(entry.problem.device.is_gpu for entry in index):
+            return False
+        # A test may have left a broken replacement of a function of torch.
+        with suppress(Exception):
+            return not devices.has_visible_gpu()
+        return False
+
+    def pytest_itemcollected(self) -> None:
+        self._collected_count += 1
+
+    @property
+    def _deselected_count(self) -> int:
+        """The number of collected tests that options, plugins or a conftest.py removed.
+
+        Shard plugins remove tests without a call of ``pytest_deselected``, so the tests themselves are counted.
+        """
+        if self._pytest_session is None:
+            return 0
+        # Plugins may add tests, too.
+        return max(self._collected_count - len(self._pytest_session.items), 0)
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_finish(self, session: pytest.Session) -> None:
+        self._pytest_session = session
         self._has_replaced_paths = not has_collected_parsed_paths(session)
         if not session.items or session.config.option.collectonly:
             return

@@ -173,15 +173,17 @@ def _explain_useless_lookups(result: RunResult) -> str:
     lookup took place. The reason is the first of these:
 
     1. No lookup could reach some of the loaded entries.
-    2. The run is of the whole suite, and no lookup used the loaded caches.
-    3. The run is of the whole suite, tests were skipped, and no lookup was on a GPU of the loaded entries.
-    4. There were errors that no test saw.
-    5. No problem was judged, and the tests were skipped.
+    2. A hook or ``pytest.exit`` kept tests from running.
+    3. The run is of the whole suite, and no lookup used the loaded caches.
+    4. The user selected no part of the suite, and the machine has probably lost its GPU.
+    5. There were errors that no test saw.
+    6. No problem was judged, and the tests were skipped.
     """
     failure = (
         explain_unreachable_entries(result)
+        or explain_early_end(result)
         or explain_empty_run(result)
-        or _explain_lost_gpus(result)
+        or explain_lost_gpus(result)
         or _explain_unseen_errors(result)
     )
     if failure or _count_judged_problems(result):
@@ -215,19 +217,44 @@ def explain_skipped_run(result: RunResult) -> str:
     return f"no test asked for a tuned kernel, and none passed ({describe_test_counts(counts)}; -rsx shows why)"
 
 
-def _explain_lost_gpus(result: RunResult) -> str:
-    """Return why a run of the whole suite fails: it has probably lost its GPU. Empty for any other run.
+def explain_early_end(result: RunResult) -> str:
+    """Return how many tests did not run although no failure ended the run; empty if all ran.
 
-    :func:`describe_lost_gpus` has the rule. The GPU of optional caches may be absent, so it does not count.
+    ``pytest.exit("…", returncode=0)`` ends a run in this way, and a hook of a conftest.py may run no test at all.
     """
-    if result.has_only_optional_caches or not is_whole_suite(result):
+    early_end = result.collected.early_end
+    if not early_end:
         return ""
-    gpus: set[Device] = set()
-    for devices in result.devices_by_tuner.values():
-        gpus.update(device for device in devices if device.is_gpu)
-    if has_lookup_on(result.collected.lookups, gpus, result.request.policy):
+    return f"{early_end}, and no failure ended the run (pytest.exit, or a hook of a conftest.py)"
+
+
+def explain_lost_gpus(result: RunResult) -> str:
+    """Return why a run fails: its machine has probably lost its GPU. Empty for any other run.
+
+    The loaded entries are for GPUs, and no test asked for a kernel on one of them. That is no proof in a part of the
+    suite that the user selected, which may have the tests of the CPU only. The GPU of optional caches may be absent.
+    """
+    if result.has_only_optional_caches or result.collected.selection:
         return ""
-    return describe_lost_gpus(result.collected.test_counts.get("skipped", 0), gpus)
+    if has_lookup_on(result.collected.lookups, result.gpus, result.request.policy):
+        return ""
+    reason = ""
+    if is_whole_suite(result):
+        reason = _describe_left_out_tests(result)
+    if not reason and not result.collected.has_visible_gpu:
+        reason = "no GPU is visible"
+    return describe_lost_gpus(reason, result.gpus)
+
+
+def _describe_left_out_tests(result: RunResult) -> str:
+    """Return how tests were left out that may be the tests of a GPU: ``1 test was skipped``; empty if all tests ran."""
+    skipped_count = result.collected.test_counts.get("skipped", 0)
+    if skipped_count:
+        return describe_skipped_tests(skipped_count)
+    ignored = result.collected.ignored_test_files
+    if ignored:
+        return f"{ignored[0]} was not collected"
+    return ""
 
 
 def has_lookup_on(lookups: Iterable[Lookup], gpus: Collection[Device], policy: Policy) -> bool:
@@ -239,20 +266,24 @@ def has_lookup_on(lookups: Iterable[Lookup], gpus: Collection[Device], policy: P
     return False
 
 
-def describe_lost_gpus(skipped_count: int, gpus: Collection[Device]) -> str:
-    """Return the failure if tests were skipped, and no test asked for a kernel on a GPU of the loaded entries.
+def describe_skipped_tests(count: int) -> str:
+    """Return the number of skipped tests with its verb: ``1 test was skipped``."""
+    return f"{describe_count(count, 'test was', 'tests were')} skipped"
 
-    All machines have then probably lost their GPUs, and the tests of the CPU alone pass. The text is empty if no test
-    was skipped, or if the caches have no entries for a GPU.
 
-    :param skipped_count: the number of skipped tests.
+def describe_lost_gpus(reason: str, gpus: Collection[Device]) -> str:
+    """Return the failure of a run in which no test asked for a kernel on a GPU of the loaded entries.
+
+    The tests of the CPU alone may have passed. The text is empty without a reason, or if the caches have no entries for
+    a GPU.
+
+    :param reason: why the GPU is probably lost, such as ``3 tests were skipped``.
     :param gpus: the GPUs for which the caches have entries.
     """
-    if not skipped_count or not gpus:
+    if not reason or not gpus:
         return ""
-    tests = describe_count(skipped_count, "test was", "tests were")
     names = " and ".join(sorted({gpu.name for gpu in gpus}))
-    return f"the caches have entries for {names}, {tests} skipped, and no test asked on such a GPU"
+    return f"the caches have entries for {names}, {reason}, and no test asked on such a GPU"
 
 
 def _explain_unseen_errors(result: RunResult) -> str:
@@ -330,8 +361,16 @@ def explain_empty_run(result: RunResult) -> str:
 
 
 def is_whole_suite(result: RunResult) -> bool:
-    """Whether a run selected the whole suite and nothing but skips kept its tests from passing."""
-    return not result.collected.incomplete_reason or result.collected.is_only_skipped
+    """Whether a run selected the whole suite, and nothing but skips or ignored files kept its tests from passing.
+
+    A run without any test counts as a run of the whole suite, too, if neither the user nor a plugin selected tests: a
+    hook of a conftest.py may have kept pytest from collecting.
+    """
+    collected = result.collected
+    if not collected.incomplete_reason or collected.is_only_skipped:
+        return True
+    has_no_test = not any(collected.test_counts.values())
+    return has_no_test and not collected.selection and not collected.deselected_count
 
 
 def explain_no_part(result: RunResult) -> str:

@@ -17,11 +17,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from pytest_autotune.cache.locations import is_url
-from pytest_autotune.cache.model import Cache, Device, is_tuner_named
+from pytest_autotune.cache.model import Cache, is_tuner_named
 from pytest_autotune.cache.wording import describe_count, join_nonempty
 from pytest_autotune.report.gate import (
     Limit,
     describe_lost_gpus,
+    describe_skipped_tests,
     describe_test_counts,
     describe_unnamed_tuners,
     has_lookup_on,
@@ -29,6 +30,7 @@ from pytest_autotune.report.gate import (
 )
 from pytest_autotune.report.process_reports import LoadedCache, ProcessReport, RetryKey, build_joint_result
 from pytest_autotune.run.ci_run import RUN_ID_VARIABLE
+from pytest_autotune.run.finish import list_gpus
 from pytest_autotune.run.process_record import ProcessRecord
 from pytest_autotune.run.result import Gate, RunResult
 from pytest_autotune.run.settle import InitialCaches
@@ -213,25 +215,26 @@ def _list_loaded_tuners(report: ProcessReport, caches: Sequence[JudgedCache]) ->
 
 
 def _explain_lost_gpus(records: Sequence[ProcessRecord], caches: Sequence[JudgedCache]) -> str:
-    """Return why the gate fails if tests were skipped, and no test ran on a GPU that the caches have entries for.
+    """Return why the gate fails: the machines of all processes have probably lost their GPUs. Empty if they have not.
 
-    :func:`pytest_autotune.report.gate.describe_lost_gpus` has the rule.
+    The caches have entries for GPUs, and no test of any process asked for a kernel on one of them.
     """
-    skipped_count = sum(record.collected.test_counts.get("skipped", 0) for record in records)
-    gpus = _list_gpus(caches)
+    policies = [record.request.policy for record in records]
+    gpus = list_gpus([entry for judged in caches for entry in judged.cache.entries], policies)
     if any(has_lookup_on(record.collected.lookups, gpus, record.request.policy) for record in records):
         return ""
-    return describe_lost_gpus(skipped_count, gpus)
-
-
-def _list_gpus(caches: Sequence[JudgedCache]) -> list[Device]:
-    """Return the GPUs for which the caches have entries, each once."""
-    gpus: list[Device] = []
-    for judged in caches:
-        for entry in judged.cache.entries:
-            if entry.problem.device.is_gpu:
-                gpus.append(entry.problem.device)
-    return list(dict.fromkeys(gpus))
+    reason = ""
+    skipped_count = sum(record.collected.test_counts.get("skipped", 0) for record in records)
+    if skipped_count:
+        reason = describe_skipped_tests(skipped_count)
+    elif not any(record.collected.has_visible_gpu for record in records):
+        reason = "no GPU is visible"
+    else:
+        for record in records:
+            if record.collected.has_only_skips:
+                # An expected failure, or a test file that was not collected.
+                reason = record.collected.not_passed_reason
+    return describe_lost_gpus(reason, gpus)
 
 
 def list_report_errors(reports: Sequence[ProcessReport], request: GateRequest) -> list[str]:

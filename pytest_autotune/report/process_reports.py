@@ -214,6 +214,7 @@ def _join_collected(records: Mapping[str, ProcessRecord], suite_error: str) -> C
         unhooked=_join_unhooked(records.values()),
         versions=versions,
         imported_kernels=_join_texts([collected.imported_kernels for collected in all_collected]),
+        has_visible_gpu=any(collected.has_visible_gpu for collected in all_collected),
         hypothesis_tests=_join_texts([collected.hypothesis_tests for collected in all_collected]),
         disabled_tests=_join_texts([collected.disabled_tests for collected in all_collected]),
     )

@@ -38,7 +38,10 @@ class Collected:
     :param incomplete_reason: the first reason why the run was not complete; empty if it was complete.
     :param not_passed_reason: the first reason why a test that was selected did not pass; empty if all passed.
     :param has_only_skips: ``not_passed_reason`` is a skipped test or an ignored test file; no test failed.
-    :param is_only_skipped: ``incomplete_reason`` is a skipped test or ``-o addopts``, in a run of the whole suite.
+    :param is_only_skipped: ``incomplete_reason`` is a skipped test, an ignored test file or ``-o addopts``, in a run of
+        the whole suite.
+    :param selection: how the user selected a part of the suite, such as ``-k selects tests``; empty for the whole
+        suite.
     :param early_end: how many tests did not run because something other than a failure ended the run, such as
         ``pytest.exit``; empty if all ran.
     :param test_counts: one of :data:`TEST_OUTCOMES` -> the number of these tests.
@@ -47,11 +50,13 @@ class Collected:
     :param versions: library of a tuner -> the versions that it ran with.
     :param imported_kernels: the loaded kernels, as ``tuner:kernel``, whose module was imported.
     :param unavailable: why loaded entries cannot be used here; only if all loaded caches are optional.
+    :param has_visible_gpu: whether a process can see a GPU. It is False only if loaded entries are for GPUs.
     :param hypothesis_tests: node ids of the tests whose arguments Hypothesis draws.
     :param disabled_tests: node ids of the tests whose marker bypasses the tuners.
     :param missing_caches: the caches that tests load, as they are typed, that had no entry; only in a run that writes.
     :param test_cache_entries: a cache that tests load, as it is typed -> its entries; only in a run that writes.
-    :param ignored_test_files: test files that a conftest.py kept pytest from collecting, relative to the rootdir.
+    :param ignored_test_files: test files that a conftest.py kept pytest from collecting, relative to the rootdir, and
+        node ids of such tests.
     :param has_replaced_paths: whether a plugin or conftest.py changed which paths pytest collected.
     """
 
@@ -63,6 +68,7 @@ class Collected:
     not_passed_reason: str = ""
     has_only_skips: bool = False
     is_only_skipped: bool = False
+    selection: str = ""
     is_interrupted: bool = False
     early_end: str = ""
     test_counts: Mapping[str, int] = field(default_factory=dict)
@@ -72,6 +78,7 @@ class Collected:
     versions: Mapping[str, Versions] = field(default_factory=dict)
     imported_kernels: tuple[str, ...] = ()
     unavailable: tuple[str, ...] = ()
+    has_visible_gpu: bool = True
     hypothesis_tests: tuple[str, ...] = ()
     disabled_tests: tuple[str, ...] = ()
     missing_caches: tuple[str, ...] = ()
@@ -116,6 +123,8 @@ class _LastEvents:
         self.versions: dict[str, Versions] = {}
         self.deselected_count = 0
         self.has_replaced_paths = False
+        #: Whether each process can see a GPU.
+        self.gpu_views: list[bool] = []
 
     def add(self, event: Event) -> None:
         """Add the facts of a last event.
@@ -132,6 +141,7 @@ class _LastEvents:
         # Every worker collects the whole suite and deselects the same tests, so the numbers are not added.
         self.deselected_count = max(self.deselected_count, event.data["deselected"])
         self.has_replaced_paths = self.has_replaced_paths or bool(event.data["has_replaced_paths"])
+        self.gpu_views.append(bool(event.data["has_visible_gpu"]))
 
     def to_collected(self) -> Collected:
         """Return the reports of a run with these facts, and without lookups."""
@@ -143,6 +153,8 @@ class _LastEvents:
             versions=self.versions,
             imported_kernels=tuple(texts["imported_kernels"]),
             unavailable=tuple(texts["unavailable"]),
+            # If every process crashed, nobody looked for a GPU.
+            has_visible_gpu=any(self.gpu_views) or not self.gpu_views,
             hypothesis_tests=tuple(texts["hypothesis_tests"]),
             disabled_tests=tuple(texts["disabled_tests"]),
             missing_caches=tuple(texts["missing_caches"]),

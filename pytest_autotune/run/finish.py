@@ -242,6 +242,7 @@ def _build_result(settled: SettledRun, kept: KeptEntries) -> RunResult:
         merged=kept.merged,
         loaded=tuple((path, len(cache.entries)) for path, cache in run.initial.loaded),
         devices_by_tuner=_list_devices_by_tuner(index, policy),
+        gpus=frozenset(list_gpus(index, [policy])),
         unused_entries=settled.unused_entries,
         test_cache_problems=_list_test_cache_problems(settled.lookups, index),
         left_out_entries=left_out_entries,
@@ -257,6 +258,18 @@ def _list_devices_by_tuner(index: EntryIndex, policy: Policy) -> dict[str, froze
         if not policy.is_ignored(tuner, "*"):
             devices_by_tuner[tuner] = index.list_devices(tuner)
     return devices_by_tuner
+
+
+def list_gpus(entries: Iterable[Entry], policies: Sequence[Policy]) -> list[Device]:
+    """Return the GPUs that some entries are for, each once, without the entries of kernels that all policies ignore."""
+    gpus: dict[Device, None] = {}
+    for entry in entries:
+        problem = entry.problem
+        if not problem.device.is_gpu or problem.device in gpus:
+            continue
+        if not all(policy.is_ignored(problem.tuner, problem.kernel) for policy in policies):
+            gpus[problem.device] = None
+    return list(gpus)
 
 
 def _list_test_cache_problems(lookups: Iterable[Lookup], index: EntryIndex) -> frozenset[Problem]:

@@ -147,6 +147,7 @@ class RunResult:
     :param merged: the content of the dump path after the run, and its changes.
     :param loaded: (path as the user wrote it, number of entries) of each loaded cache.
     :param devices_by_tuner: tuner -> the devices that the loaded caches have entries for; without ignored tuners.
+    :param gpus: the GPUs that loaded entries are for, without the entries of ignored kernels.
     :param unused_entries: the entries that a complete run did not ask for, without those that were pruned.
     :param test_cache_problems: the problems that only the caches of single tests could cover.
     :param left_out_entries: loaded entries of problems that no test asked for and the dump path does not hold.
@@ -167,6 +168,7 @@ class RunResult:
     merged: MergeResult = field(default_factory=lambda: MergeResult(Cache()))
     loaded: tuple[tuple[str, int], ...] = ()
     devices_by_tuner: Mapping[str, frozenset[Device]] = field(default_factory=dict)
+    gpus: frozenset[Device] = frozenset()
     unused_entries: tuple[Entry, ...] = ()
     test_cache_problems: frozenset[Problem] = frozenset()
     left_out_entries: tuple[Entry, ...] = ()

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from pytest_autotune import devices
 from tests.conftest import DISTRIBUTIONS, Suite, everywhere
 
 PRUNE = ("--autotune-load=cache.textproto", "--autotune-update=prune")
@@ -175,6 +176,19 @@ INCOMPLETE = {
     ),
     "conftest deselects": ([], {"conftest": CONFTEST.format(body=HOOK)}, "1 test deselected"),
     "conftest drops": ([], {"conftest": CONFTEST.format(body="del items[-1:]")}, "1 test deselected"),
+    "conftest drops at last": (
+        [],
+        {"conftest": "\ndef pytest_collection_finish(session): del session.items[-1:]\n"},
+        "1 test deselected",
+    ),
+    "conftest makes no item": (
+        [],
+        {
+            "conftest": "\ndef pytest_pycollect_makeitem(name): return [] if name == 'test_z' else None\n",
+            "test_z": "def test_z(): pass",
+        },
+        "test_z.py::test_z was not collected (pytest_pycollect_makeitem)",
+    ),
     **{
         name: ([], {"conftest": f"\n{hook}"}, "a plugin or conftest.py changed which paths were collected")
         for name, hook in REPLACED_PATHS.items()
@@ -246,8 +260,11 @@ def test_with_workers_an_incomplete_run_prunes_nothing(serial_suite: Suite, kind
 
 
 @pytest.mark.parametrize("kind", ["replaced args", "another collection"])
-def test_the_gates_pass_if_a_plugin_replaced_the_test_paths(serial_suite: Suite, kind: str) -> None:
+def test_the_gates_pass_if_a_plugin_replaced_the_test_paths(
+    serial_suite: Suite, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Such a run is a part of the suite: an entry is not unused, and the part may ask for nothing."""
+    monkeypatch.setattr(devices, "has_visible_gpu", lambda: True)
     incomplete(serial_suite, kind)
     (serial_suite.folder / "test_other.py").write_text("def test_other(): pass")
 
@@ -255,6 +272,8 @@ def test_the_gates_pass_if_a_plugin_replaced_the_test_paths(serial_suite: Suite,
 
     assert result.ret == 0
     result.assert_outcomes(passed=1)
+    monkeypatch.setattr(devices, "has_visible_gpu", bool)
+    assert serial_suite.load("--autotune-max-misses=0").ret == 1, "the user selected no part, and there is no GPU"
 
 
 @pytest.mark.parametrize(

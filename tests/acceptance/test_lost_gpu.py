@@ -1,0 +1,117 @@
+"""A gate on a machine that has lost its GPU is red, in whatever way a ``conftest.py`` leaves the GPU's tests out."""
+
+from __future__ import annotations
+
+import pytest
+
+from pytest_autotune import devices
+from pytest_autotune.cli.main import main
+from tests.conftest import Suite
+
+GATES = ["--autotune-max-misses=0", "--autotune-on-miss=error", "--autotune-fail-on-unused"]
+EXIT = "import pytest\ndef {hook}: pytest.exit('no GPU', returncode=0)\n"
+#: Hooks of a conftest.py that leave out the tests of test_b.py, or all tests.
+HOOKS = {
+    "collect_ignore": "collect_ignore = ['test_b.py']\n",
+    "ignore_collect": "def pytest_ignore_collect(collection_path): return collection_path.stem == 'test_b' or None\n",
+    "modifyitems": "def pytest_collection_modifyitems(items): items[:] = [i for i in items if i.name != 'test_b']\n",
+    "finish": "def pytest_collection_finish(session): session.items = session.items[:1]\n",
+    "makeitem": "def pytest_pycollect_makeitem(name): return [] if name == 'test_b' else None\n",
+    "args": "def pytest_configure(config): config.args[:] = ['test_a.py']\n",
+    "collection": "def pytest_collection(): return True\n",
+    "loop": "def pytest_runtestloop(): return True\n",
+    "first loop": "import pytest\n@pytest.hookimpl(tryfirst=True)\ndef pytest_runtestloop(): return True\n",
+    "protocol": "def pytest_runtest_protocol(item): return item.name == 'test_b' or None\n",
+    "exit at configure": EXIT.format(hook="pytest_configure()"),
+    "exit at start": EXIT.format(hook="pytest_sessionstart()"),
+    "exit at collection": EXIT.format(hook="pytest_collection_modifyitems()"),
+    "exit at loop": EXIT.format(hook="pytest_runtestloop()"),
+}
+#: The hooks after which no test runs, or not all that were collected. They are red beside a GPU, too.
+STOPPING = {name for name in HOOKS if name.startswith("exit")} | {"collection", "loop", "first loop", "protocol"}
+
+
+@pytest.fixture
+def two_devices(serial_suite: Suite) -> Suite:
+    """A suite of a kernel on the CPU and a kernel on the GPU, with the entries of both."""
+    serial_suite.write(test_a="def test_a(tune): tune('lib.a')", test_b="def test_b(tune): tune('lib.b')")
+    serial_suite.dump("test_a.py", TOY_DEVICE="CPU")
+    serial_suite.run("--autotune-load=cache.textproto", "--autotune-update=all", "test_b.py")
+    return serial_suite
+
+
+def add_hook(suite: Suite, kind: str) -> None:
+    conftest = suite.folder / "conftest.py"
+    conftest.write_text(f"{conftest.read_text()}\n{HOOKS[kind]}")
+
+
+@pytest.mark.parametrize("gate", GATES)
+@pytest.mark.parametrize("kind", HOOKS)
+def test_a_gate_without_a_gpu_is_red_if_a_hook_leaves_tests_out(
+    two_devices: Suite, monkeypatch: pytest.MonkeyPatch, kind: str, gate: str
+) -> None:
+    monkeypatch.setattr(devices, "has_visible_gpu", bool)
+    add_hook(two_devices, kind)
+
+    result = two_devices.load(gate, TOY_DEVICE="CPU")
+
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    if kind not in STOPPING:
+        result.stdout.fnmatch_lines(["!* the caches have entries for Toy GPU, *, and no test asked on such a GPU*"])
+    optional = two_devices.run("--autotune-load=cache.textproto?optional", gate, TOY_DEVICE="CPU")
+    # A hook that runs no test is no missing GPU.
+    if kind not in ("loop", "first loop", "protocol", "exit at loop"):
+        assert optional.ret in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED)
+
+
+@pytest.mark.parametrize("kind", sorted(STOPPING))
+def test_a_gate_is_red_if_a_hook_runs_no_test(two_devices: Suite, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    monkeypatch.setattr(devices, "has_visible_gpu", lambda: True)
+    add_hook(two_devices, kind)
+
+    assert two_devices.load("--autotune-max-misses=0").ret == pytest.ExitCode.TESTS_FAILED
+    assert two_devices.load().ret in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED), "without a gate"
+
+
+@pytest.mark.parametrize("kind", ["modifyitems", "args"])
+def test_a_part_on_a_machine_with_a_gpu_is_green(
+    two_devices: Suite, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """A plugin that runs a shard leaves tests out in this way."""
+    monkeypatch.setattr(devices, "has_visible_gpu", lambda: True)
+    add_hook(two_devices, kind)
+
+    assert two_devices.load("--autotune-max-misses=0", TOY_DEVICE="CPU").ret == 0
+
+
+@pytest.mark.parametrize("ignore", ["toy:lib.b", "toy:*b"])
+def test_a_gate_without_a_gpu_is_green_if_its_kernels_are_ignored(
+    two_devices: Suite, monkeypatch: pytest.MonkeyPatch, ignore: str
+) -> None:
+    monkeypatch.setattr(devices, "has_visible_gpu", bool)
+    test = two_devices.folder / "test_b.py"
+    test.write_text("import pytest\ndef test_b(): pytest.skip('no GPU')\n")
+
+    assert two_devices.load("--autotune-max-misses=0", TOY_DEVICE="CPU").ret == pytest.ExitCode.TESTS_FAILED
+    options = ["--autotune-max-misses=0", f"-oautotune_ignore={ignore}", "--autotune-report=reports/"]
+    assert two_devices.load(*options, TOY_DEVICE="CPU").ret == 0
+    assert main(["gate", "cache.textproto", "--reports=reports/", "--expect=1"]) == 0
+
+
+def test_the_joint_gate_is_red_if_no_process_sees_a_gpu(
+    two_devices: Suite, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """No test was skipped: a hook left the tests of the GPU out."""
+    monkeypatch.setattr(devices, "has_visible_gpu", bool)
+    add_hook(two_devices, "modifyitems")
+    two_devices.load("--autotune-report=reports/", ".", TOY_DEVICE="CPU")
+
+    capsys.readouterr()
+    assert main(["gate", "cache.textproto", "--reports=reports/", "--expect=1"]) == 1
+    lost = "FAILED: the caches have entries for Toy GPU, no GPU is visible, and no test asked on such a GPU"
+    assert lost in capsys.readouterr().out
+
+
+def test_options_that_only_list_something_are_green_beside_a_gate(two_devices: Suite) -> None:
+    for option in ("--fixtures", "--markers", "--collect-only", "--cache-show", "--version"):
+        assert two_devices.load("--autotune-max-misses=0", option).ret == 0
