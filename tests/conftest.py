@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import compileall
+import enum
 import gc
 import json
 import os
@@ -15,6 +16,7 @@ from typing import Any
 import pytest
 
 import pytest_autotune
+from pytest_autotune.cache.model import Candidate, Device, Value
 from tests import forked_workers
 
 # Each run in this process removes the modules that it was the first to import. Imported here, they stay.
@@ -211,6 +213,43 @@ LONG_FILES = [
     "test_ranks",
     "test_action",
 ]
+
+
+#: The characters of the longest part of an id.
+LONGEST_ID = 70
+
+
+def describe_parameter(value: object) -> str | None:
+    """Return a parameter of a test in words, or None if it has no short words."""
+    if value is None or isinstance(value, (str, int, float, Device, Candidate, Value)):
+        return str(value)
+    if isinstance(value, BaseException):
+        return f"{type(value).__name__} {value}"
+    if isinstance(value, dict):
+        parts = [f"{name}={part}" for name, part in value.items()]
+    elif isinstance(value, (list, tuple)):
+        parts = [describe_parameter(part) or "" for part in value]
+    elif isinstance(value, (set, frozenset)):
+        parts = sorted(describe_parameter(part) or "" for part in value)
+    else:
+        return None
+    return " ".join(parts)
+
+
+def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
+    """Return the id of a parameter that pytest would only number, or whose id says nothing without a name.
+
+    For example, the options ``["-q", "-x"]`` are ``-q -x`` and not ``options0``, and the number 2 is ``threads=2``.
+    """
+    words = describe_parameter(val)
+    if words is None or isinstance(val, enum.Enum) or " at 0x" in words:
+        return None
+    text = " ".join(words.split())[:LONGEST_ID]
+    if not text:
+        return f"no {argname}"
+    if val is None or isinstance(val, (int, float)):
+        return f"{argname}={text}"
+    return text.encode("ascii", "backslashreplace").decode() if text.isprintable() else None
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -243,23 +243,23 @@ def helper_with_literal() -> Any:
 
 
 CONSTANTS = ANYWHERE if HASHES_CONSTANTS else AT_ITS_TIME
-KERNELS: list[tuple[Any, CompileTime]] = [
+KERNELS: list[Any] = [
     (ordinary, ANYWHERE),
     (prints_at_run_time, ANYWHERE),
     (function_of_module, ANYWHERE),
     (with_jitted_alias, ANYWHERE),
     (recursive, ANYWHERE),
-    (made_to_call(ordinary), ANYWHERE),
-    (helper_with_literal(), ANYWHERE),
+    pytest.param(made_to_call(ordinary), ANYWHERE, id="calls ordinary"),
+    pytest.param(helper_with_literal(), ANYWHERE, id="calls helper with literal defaults"),
     (with_constants, CONSTANTS),
-    (made(SCALE), CONSTANTS),
+    pytest.param(made(SCALE), CONSTANTS, id="reads constexpr"),
     (with_alias, AT_ITS_TIME),
     (with_dtype, AT_ITS_TIME),
     (with_nothing, AT_ITS_TIME),
     (constant_of_module, AT_ITS_TIME),
     (assigns_constant, AT_ITS_TIME),
-    (made(DTYPE), AT_ITS_TIME),
-    (helper_with_default(3), AT_ITS_TIME),
+    pytest.param(made(DTYPE), AT_ITS_TIME, id="reads dtype"),
+    pytest.param(helper_with_default(3), AT_ITS_TIME, id="calls helper with computed default"),
     (calls_constexpr, IN_ITS_THREAD),
     (calls_helper, IN_ITS_THREAD),
     (calls_default, IN_ITS_THREAD),
@@ -267,8 +267,8 @@ KERNELS: list[tuple[Any, CompileTime]] = [
     (calls_method, IN_ITS_THREAD),
     (calls_constant, IN_ITS_THREAD),
     (calls_in_module, IN_ITS_THREAD),
-    (made_to_call(from_settings), IN_ITS_THREAD),
-    (made_to_call(calls_constexpr), IN_ITS_THREAD),
+    pytest.param(made_to_call(from_settings), IN_ITS_THREAD, id="calls from_settings"),
+    pytest.param(made_to_call(calls_constexpr), IN_ITS_THREAD, id="calls calls_constexpr"),
     (reads_object, IN_ITS_THREAD),
     (hands_on_module, IN_ITS_THREAD),
     (makes_pair, IN_ITS_THREAD),
@@ -276,11 +276,24 @@ KERNELS: list[tuple[Any, CompileTime]] = [
     (prints, IN_ITS_THREAD),
     (prints_by_another_name, IN_ITS_THREAD),
     (with_name, IN_ITS_THREAD),
-    (None, IN_ITS_THREAD),
+    pytest.param(None, IN_ITS_THREAD, id="no kernel"),
 ]
 
 
-@pytest.mark.parametrize(("kernel", "expected"), KERNELS, ids=lambda value: getattr(value, "__name__", None) or "")
+#: The words of an id.
+PLACES = {
+    ANYWHERE: "anywhere",
+    AT_ITS_TIME: "needs its launch",
+    IN_ITS_THREAD: "needs its thread",
+}
+
+
+def describe_case(value: Any) -> str:
+    """Return the name of a kernel, or where it may be compiled."""
+    return PLACES[value] if isinstance(value, CompileTime) else str(value.__name__)
+
+
+@pytest.mark.parametrize(("kernel", "expected"), KERNELS, ids=describe_case)
 def test_functions_a_kernel_calls_restrict_where_it_compiles(kernel: Any, expected: CompileTime) -> None:
     assert CompileTime.from_kernel(kernel) == expected
 
@@ -301,7 +314,7 @@ def test_functions_a_kernel_calls_restrict_where_it_compiles(kernel: Any, expect
         ([1], IN_ITS_THREAD),
         (LAYOUT, IN_ITS_THREAD),
     ],
-    ids=lambda value: type(value).__name__,
+    ids=lambda value: PLACES[value] if isinstance(value, CompileTime) else type(value).__name__,
 )
 def test_constant_arguments_restrict_where_a_kernel_compiles(constant: Any, expected: CompileTime) -> None:
     assert CompileTime.from_kernel(takes_function, [constant]) == expected

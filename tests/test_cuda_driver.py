@@ -64,6 +64,7 @@ def test_the_gpu_of_a_cuda_context_is_described_as_torch_does() -> None:
 @pytest.mark.parametrize(
     "driver",
     [Driver(context=0), *(Driver(error=name) for name in ("cuCtxGetCurrent", "cuCtxGetDevice", "cuDeviceGetName"))],
+    ids=["no context", "cuCtxGetCurrent fails", "cuCtxGetDevice fails", "cuDeviceGetName fails"],
 )
 def test_without_a_cuda_context_or_on_errors_no_gpu_is_found(driver: Driver) -> None:
     assert context_gpu(driver) == (None, "")

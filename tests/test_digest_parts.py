@@ -68,6 +68,7 @@ def test_changed_fingerprints_are_described_by_name_and_parts(
         (source(**dict.fromkeys("abcde", "1")), source(**dict.fromkeys("abcde", "2")), "a, b, c and 2 more"),
         (source(relu="a"), source(relu="a"), ""),
     ],
+    ids=["one function", "a function and a constant", "added and removed", "more than three", "equal parts"],
 )
 def test_a_source_difference_names_edited_and_added_functions(before: Digest, now: Digest, words: str) -> None:
     assert describe_difference("source", before, now) == words

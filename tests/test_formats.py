@@ -212,6 +212,7 @@ def test_a_newer_format_version_is_an_error_that_says_upgrade(format, monkeypatc
         (matmul_with(colour={"red": [1]}), Format.JSON),
         (matmul_with().replace('"arch"', '"vendor": "NVIDIA", "arch"'), Format.JSON),
     ],
+    ids=["text entry", "text value", "YAML entry", "YAML value", "JSON entry", "JSON device"],
 )
 def test_a_cache_with_unknown_fields_is_read_and_marked_lossy(data, format):
     cache = decode(data.encode(), format, "cache")
@@ -241,6 +242,7 @@ def test_binary_data_with_a_text_suffix_is_an_error(format):
         (MATMUL_YAML.replace("  key:", "  key: ]"), Format.YAML, "cache:7:"),
         (encode(Cache((MATMUL,)), Format.JSON).decode().replace(": 1024", ": ,"), Format.JSON, "cache:18:"),
     ],
+    ids=["text", "YAML", "JSON"],
 )
 def test_a_syntax_error_is_reported_with_its_line(data, format, place):
     assert refusal(data, format).startswith(place)

@@ -317,7 +317,7 @@ def counting() -> Any:
         (counting(), "counting.<locals>.act carries calls, which the function sets itself"),
     ],
 )
-def test_a_function_that_closes_over_a_list_is_a_type_error(function: Any, carries: str) -> None:
+def test_a_function_with_an_unstable_closure_is_a_type_error(function: Any, carries: str) -> None:
     """The function could get another function's choice, or never run."""
     message = rf"\Athe function tests\.test_function_identity\..*{re.escape(carries)}.*\Z"
     for options in ({"key": {"act": function}}, {"key": {"act": (function, 1)}}, {"space": [function, other]}):
@@ -352,7 +352,11 @@ def local() -> list[Any]:
     return [act, lambda x, scale=(1, "a"): x]
 
 
-@pytest.mark.parametrize("function", [distance, Runner.run, squared, *local(), lambda x: x, lambda x, scale=SCALE: x])
+@pytest.mark.parametrize(
+    "function",
+    [distance, Runner.run, squared, *local(), lambda x: x, lambda x, scale=SCALE: x],
+    ids=["function", "method", "squared", "defaults", "lambda with a tuple", "lambda", "lambda with a constant"],
+)
 def test_a_function_without_closure_has_its_committed_key_value(function: Any) -> None:
     """Committed entries have it."""
     assert stable_part("act", function) == stable_value("act", function, carried=False)

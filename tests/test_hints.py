@@ -61,6 +61,19 @@ PRUNE = "to drop the unused entries, unless another suite uses them."
         ),
         (replace(LOADED, loaded=(("c.pb", 0),), gate=Gate(failure="no entries")), [f"{UPDATE}."]),
     ],
+    ids=[
+        "a hit",
+        "stale",
+        "stale in a run without an update command",
+        "stale and tuned in a dump",
+        "a miss that a dump answers",
+        "stale and not tuned in a dump",
+        "unused after a dump",
+        "unused",
+        "unused with two caches",
+        "unused beside a miss",
+        "an empty cache",
+    ],
 )
 def test_each_kind_of_result_gets_the_hint_that_fixes_it(summary: RunResult, expected_hints: list[str]) -> None:
     assert list(list_hints(summary)) == expected_hints

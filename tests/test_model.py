@@ -119,6 +119,21 @@ def test_devices_with_the_same_id_are_sorted_by_name() -> None:
         lambda: Entry(Problem("t", "k", (), GPU), choice="BLOCK=64"),  # type: ignore[arg-type]
         lambda: Entry(Problem("t", "k", (), GPU), candidates=("BLOCK=64",)),  # type: ignore[arg-type]
     ],
+    ids=[
+        "no tuner",
+        "no kernel",
+        "kernel outside UTF-8",
+        "kernel that is a number",
+        "one name twice in the key",
+        "number of more than 64 bits",
+        "number of 5000 digits",
+        "text outside UTF-8",
+        "multiprocessors of more than 32 bits",
+        "id outside UTF-8",
+        "native bytes that are text",
+        "choice that is text",
+        "candidate that is text",
+    ],
 )
 def test_a_model_value_that_no_file_can_hold_is_uncacheable(make: Callable[[], object]) -> None:
     with pytest.raises(UncacheableError):

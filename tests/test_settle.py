@@ -260,6 +260,25 @@ MISSED = RunResult(loaded=(("a", 1),), rows=rows(Outcome.HIT, Outcome.MISS, Outc
             "",
         ),
     ],
+    ids=[
+        "3 misses of 3",
+        "3 misses of 2",
+        "75% of 75%",
+        "75% of 74.9%",
+        "untracked",
+        "update",
+        "interrupted",
+        "nothing loaded",
+        "no lookup",
+        "no lookup of a selection",
+        "no outcome of a selection",
+        "no lookup and a skipped test",
+        "unhooked part of a tuner",
+        "unhooked tuner with entries",
+        "unhooked tuner that an option leaves out",
+        "entries without an adapter",
+        "entries that an option leaves out",
+    ],
 )
 def test_max_misses_gives_each_kind_of_result_its_verdict(
     summary: RunResult, limit: str, failure: str, skipped: str

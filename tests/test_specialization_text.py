@@ -99,7 +99,7 @@ HOSTILE = [
 ]
 
 
-@pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))
+@pytest.mark.parametrize("text", HOSTILE)
 def test_parsing_an_invalid_specialization_is_an_error(text: str) -> None:
     with pytest.raises(NoText):
         parse_specialization(text)

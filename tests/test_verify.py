@@ -151,6 +151,7 @@ def test_a_choice_slower_only_in_the_first_race_is_not_slower() -> None:
         ({"ready": lambda some: 1 / 0}, "ZeroDivisionError: division by zero"),
         ({"choice": 7}, "there is nothing to race it against"),
     ],
+    ids=["nothing can be launched", "only the choice can be launched", "an error before the race", "no rival"],
 )
 def test_a_choice_that_cannot_be_raced_gets_a_reason(contest: Any, why: str) -> None:
     """The race raises no error, and the choice is not called slower."""

@@ -158,6 +158,7 @@ def test_updates_and_quiet_runs_count_unrecorded_searches(serial_suite: Suite, s
         ),
         (NEVER_ASKED, ["toy: error in choose(): *", "no lookups: toy bypassed"]),
     ],
+    ids=["after the search", "before the lookup"],
 )
 def test_after_adapter_errors_a_dump_says_nothing_was_recorded(
     serial_suite: Suite, module: str, lines: list[str]
