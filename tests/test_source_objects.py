@@ -508,3 +508,81 @@ def test_a_singleton_created_on_first_use_is_not_in_the_digest(load: Load) -> No
     digest = read_source(module.kernel, carried=False).digest
     module.kernel(1)
     assert read_source(module.kernel, carried=False).digest == digest
+
+
+CALLED_BY_PYTHON = """
+class Sub:
+    def __setattr__(self, name, value):
+        object.__setattr__(self, name, value * 2)
+    def __delattr__(self, name):
+        object.__delattr__(self, name * 3)
+class Owner:
+    def __init__(self):
+        self.sub = Sub()
+    def set(self, value):
+        self.sub.x = value
+    def read(self):
+        return self.sub.x
+owner = Owner()
+def kernel(n):
+    USED
+"""
+
+
+@pytest.mark.parametrize(
+    ("used", "edit", "counts"),
+    [
+        ("owner.sub.x = n", "* 2", True),
+        ("owner.sub.x += n", "* 2", True),
+        ("owner.set(n)", "* 2", True),
+        ("del owner.sub.x", "* 3", True),
+        ("return owner.sub.x", "* 2", False),
+        ("return owner.read()", "* 3", False),
+    ],
+)
+def test_the_methods_that_an_assignment_calls_are_read(load: Load, used: str, edit: str, counts: bool) -> None:
+    source = CALLED_BY_PYTHON.replace("USED", used)
+    digest = read_source(load(source, "suite").kernel, carried=False).digest
+    edited = read_source(load(source.replace(edit, f"{edit}0"), "suite").kernel, carried=False).digest
+    assert (edited != digest) == counts
+
+
+CHANGED = """
+import dataclasses, functools
+class One:
+    def run(self, n):
+        return n
+class Two:
+    def run(self, n):
+        return n + 1
+@dataclasses.dataclass(frozen=True)
+class Frozen:
+    size: int = 1
+def helper(n, step):
+    return n
+obj, frozen, added = One(), Frozen(), functools.partial(helper, step=1)
+nested = (Frozen(), 1)
+def kernel(n):
+    return USED
+"""
+
+
+@pytest.mark.parametrize(
+    ("used", "change"),
+    [
+        ("obj.run(n)", lambda module: setattr(module.obj, "__class__", module.Two)),
+        ("len(obj)", lambda module: setattr(module.obj, "__class__", module.Two)),
+        ("frozen.size", lambda module: object.__setattr__(module.frozen, "size", 2)),
+        ("nested", lambda module: object.__setattr__(module.nested[0], "size", 2)),
+        ("added(n)", lambda module: module.added.__setstate__((module.helper, (), {"step": 2}, {}))),
+        ("added(n)", lambda module: module.added.keywords.update(step=2)),
+    ],
+)
+def test_the_cheap_check_notices_a_changed_object(load: Load, used: str, change: Callable[[ModuleType], None]) -> None:
+    module = load(CHANGED.replace("USED", used), "suite")
+    source = read_source(module.kernel, carried=False, is_kept=True)
+    assert source.used_values is not None
+    assert source.used_values.still_hold()
+    change(module)
+    assert not source.used_values.still_hold()
+    assert read_source(module.kernel, carried=False).digest != source.digest

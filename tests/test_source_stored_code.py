@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 import pytest
 
 from pytest_autotune.cache.model import UncacheableError
@@ -281,4 +284,53 @@ def test_a_function_whose_digest_failed_fails_again_when_reused(load, used: str)
     module = load(FAILING.replace("USED", used), "m")
 
     with pytest.raises(UncacheableError, match=r"value of m\.make"):
+        source_digest(module.kernel)
+
+
+MEMO = """
+def memoized(function):
+    memo = {}
+    def call(*args):
+        if args not in memo:
+            memo[args] = function(*args)
+        return memo[args]
+    return call
+def helper(n):
+    return n + 1
+def scaled(factor):
+    def decorate(function):
+        return lambda *args: factor * function(*args)
+    return decorate
+@scaled(2)
+def double(n):
+    return n
+class Tool:
+    @memoized
+    def run(self, n):
+        return helper(n) + double(n)
+tool = Tool()
+def kernel(n):
+    return USED
+"""
+
+
+@pytest.mark.parametrize("used", ["tool.run(n)", "len(tool)", "Tool"])
+@pytest.mark.parametrize("edit", ["n + 1", "scaled(2", "not in memo"])
+def test_a_method_with_a_memo_is_read_without_the_memo(load, used: str, edit: str) -> None:
+    source = MEMO.replace("USED", used)
+    module = load(source)
+    digest = source_digest(module.kernel)
+    module.tool.run(1)
+    assert source_digest(module.kernel) == digest
+    edits = {"n + 1": "n + 2", "scaled(2": "scaled(3", "not in memo": "in memo"}
+    assert source_digest(load(source.replace(edit, edits[edit])).kernel) != digest
+
+
+def test_a_method_that_was_edited_after_its_import_has_no_digest(load) -> None:
+    source = "class Tool:\n    def run(self, n):\n        return n + 1\ndef kernel(n):\n    return Tool().run(n)\n"
+    module = load(source)
+    path = Path(str(module.__file__))
+    path.write_text(source.replace("n + 1", "n + 2"))
+    os.utime(path, (2**32, 2**32))
+    with pytest.raises(UncacheableError, match="edited since it was imported"):
         source_digest(module.kernel)

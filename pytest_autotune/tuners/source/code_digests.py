@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import enum
 import hashlib
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ContextDecorator
 from decimal import Decimal
@@ -32,6 +33,7 @@ from pytest_autotune.tuners.source.attributes import (
     MISSING,
     class_attributes,
     class_bases,
+    class_module,
     class_name,
     find_in_class,
     is_dataclass_instance,
@@ -42,10 +44,13 @@ from pytest_autotune.tuners.source.attributes import (
     list_items,
     list_parts,
     list_stored_attributes,
+    module_attributes,
     read_stored,
 )
 from pytest_autotune.tuners.source.code_text import (
     FunctionText,
+    NoDigestError,
+    has_source,
     literal_text,
     read_function,
 )
@@ -75,6 +80,8 @@ from pytest_autotune.tuners.source.functions import (
 )
 from pytest_autotune.tuners.source.libraries import Libraries, is_library_code, is_made_class
 from pytest_autotune.tuners.source.module_text import (
+    NO_ASSIGNMENTS,
+    Assignments,
     read_class_assignments,
     read_class_text,
     read_imported_modules,
@@ -92,11 +99,13 @@ from pytest_autotune.tuners.source.objects import (
 from pytest_autotune.tuners.source.values import (
     NOTHING_ASSIGNED,
     AssignedNames,
+    Names,
     UsedValues,
     find_scope,
     list_defaults,
     list_triton_items,
     list_used_values,
+    list_values_of_names,
     scalar_value,
 )
 
@@ -152,6 +161,8 @@ class CodeDigests:
         #: The names that the functions digested so far assign.
         self.assigned = AssignedNames()
         self._carried = carried
+        #: Whether values in closures without a stable form are left out now.
+        self._has_open_values = False
         #: The digest of each function and class, by the id of the object: a metaclass may have a hash of its own.
         self._digest_by_id: dict[int, str] = {}
         #: The objects of these ids. They stay alive, because Python gives the id of a dead object to a new object.
@@ -276,8 +287,11 @@ class CodeDigests:
         text = None
         if not is_internal:
             text = self._describe_value(value, name)
+        if text is None and is_from_library(value, self.libraries):
+            # The name tells which function of the library it is, although the function is not written in Python.
+            return None
         if text is None:
-            if name in function.__code__.co_freevars:
+            if name in function.__code__.co_freevars and not self._has_open_values:
                 kind = class_name(type(value))
                 raise UncacheableError(f"{name} of {qualified_name(function)} is a {kind}, which has no stable form")
             text = self._describe_unstable(value)
@@ -330,23 +344,60 @@ class CodeDigests:
         self.assigned.add(function, source.assigned, source.assigned_in_class, source.assigned_in_object)
         lines = []
         for *owners, name in source.assigned:
-            text = self._read_assignments(find_scope(function, owners), name)
-            if text:
-                lines.append(f"assigned {name}: {digest(text)}")
-                self._note_part(name, text)
+            scope = find_scope(function, owners)
+            assignments = self._read_assignments(scope, name)
+            if not assignments.text:
+                continue
+            lines.append(f"assigned {name}: {digest(assignments.text)}")
+            self._note_part(name, assignments.text)
+            assert is_instance(scope, dict)
+            lines += self._describe_names(assignments.names, {}, scope)
+            for value in assignments.imported_values:
+                further_names = _list_names_below(".".join([*owners, name]), source.whole_names) or [WHOLE_OBJECT]
+                names = tuple([(name, *further_name) for further_name in further_names])
+                lines += self._describe_names(names, {name: value}, {})
         return lines
 
-    def _read_assignments(self, scope: object, name: str) -> str:
-        """Return the statements of a module of the user that assign a global; empty if the value of the global counts.
+    def _describe_names_in_class(self, cls: type, names: Names) -> list[str]:
+        """Return a line for each value that a statement in the body of a class uses by name."""
+        attributes: dict[str, object] = {}
+        for name, value in class_attributes(cls).items():
+            if not self._ignored.has_attribute(cls, name):
+                attributes[name] = value
+        return self._describe_names(names, attributes, _find_globals(cls))
+
+    def _describe_names(
+        self, names: Names, variables: Mapping[str, object], module_globals: Mapping[str, object]
+    ) -> list[str]:
+        """Return a line for each value that a statement outside of functions uses by name, as for a function.
+
+        :param names: the dotted names in the statement.
+        :param variables: the values of the names that are no globals.
+        """
+        lines = []
+        for name, value in list_values_of_names(variables, module_globals, names, self._ignored):
+            # The name may get another value at any time.
+            self.used_values.add_other()
+            text = self._describe_value(value, name) or self._describe_unstable(value)
+            if text is None and not is_code(value):
+                text = self.describe_code_in(value, _list_names_below(name, names))
+            if text is not None:
+                if not is_code(value):
+                    self._note_part(name, text)
+                lines.append(f"{name}: {text}")
+        return lines
+
+    def _read_assignments(self, scope: object, name: str) -> Assignments:
+        """Return the statements of a module of the user that assign a global which digested functions assign, too.
 
         :param scope: the ``__dict__`` of the module. Classes and functions have no such statements.
         """
-        if not is_instance(scope, dict) or not self._ignored.has_global(scope, name):
-            return ""
+        if not is_instance(scope, dict) or not self._ignored.has_name(scope, name):
+            return NO_ASSIGNMENTS
         filename = scope.get("__file__")
         if not is_instance(filename, str) or self.libraries.has_file(filename):
-            return ""
-        return read_module_assignments(filename, name)
+            return NO_ASSIGNMENTS
+        return read_module_assignments(scope, name)
 
     def _describe_defaults(self, function: FunctionType, source: FunctionText) -> Iterator[str]:
         """Yield a line for each default that counts, or that leads to code of the user."""
@@ -450,10 +501,12 @@ class CodeDigests:
         attribute = class_attributes(member.cls)[member.stored_name]
         if self._ignored.has_attribute(member.cls, member.stored_name):
             # A method of the class changes the attribute. Its first value stands in the body of the class.
-            text = read_class_assignments(member.cls, member.name) or None
+            assignments = read_class_assignments(member.cls, member.name)
+            text = assignments.text or None
+            lines = self._describe_names_in_class(member.cls, assignments.names)
         else:
             text = self._describe_attribute(member.name, unwrap_attribute(attribute))
-        lines = []
+            lines = []
         if text is not None:
             lines.append(f"{class_name(member.cls)}.{member.name}: {text}")
         for line in self._describe_other_functions(member.name, attribute):
@@ -519,6 +572,7 @@ class CodeDigests:
             # The function may assign the attribute of another class. Then the methods of this class use the object.
             has_object = is_object_of_user(value, self.libraries) and not is_descriptor(value)
             if is_assigned and (not has_object or self._ignored.has_object_of_class(cls, name)):
+                yield from self._describe_names_in_class(cls, read_class_assignments(cls, name).names)
                 continue
             text = None
             if not is_assigned:
@@ -633,12 +687,30 @@ class CodeDigests:
         # enum puts methods of its own into the user's classes.
         if is_special and is_library_code(function):
             return None
+        # A decorator of the class may have made the function, as dataclass makes __init__. The text of the class has
+        # the decorator and the fields that the function follows from.
+        is_of_user = not is_from_library(value, self.libraries)
+        if is_of_user and not has_source(function, find_kept_source(list_layers(value))):
+            return None
         try:
             return self._describe_value(value, name)
+        except NoDigestError:
+            raise
         except UncacheableError:
-            # A decorator of the class made the function, as dataclass makes __init__. The text of the class has the
-            # decorator and the fields that the function follows from. It also has each function in the body.
-            return None
+            return self._describe_with_open_values(value, name)
+
+    def _describe_with_open_values(self, value: object, name: str) -> str | None:
+        """Return the text of a method that has a value without a stable form in a closure, without this value.
+
+        The value is no argument of a factory: the class has one such method, which a decorator with a memo has made.
+        """
+        outer_open_values, outer_digests = self._has_open_values, self._digest_by_id
+        self._has_open_values, self._digest_by_id = True, dict(outer_digests)
+        try:
+            return self._describe_value(value, name)
+        finally:
+            # For code outside of the class, the value counts.
+            self._has_open_values, self._digest_by_id = outer_open_values, outer_digests
 
     def _describe_class_attribute(self, name: str, cls: type, is_special: bool) -> str | None:
         """Return the text of a class that another class has as an attribute; see :meth:`_describe_attribute`."""
@@ -769,6 +841,7 @@ class CodeDigests:
 
     def _describe_partial(self, value: partial[Any]) -> str | None:
         """Return the text of a partial function; None if an argument of it may change."""
+        self.used_values.add_constant(value)
         texts = [str(self._describe_value(value.func, ""))]
         # The names of keyword arguments are described like the arguments.
         arguments = list(value.args)
@@ -845,7 +918,7 @@ class CodeDigests:
 
         :raises UncacheableError: if values in closures count. The arguments of the manager have no stable form.
         """
-        if self._carried:
+        if self._carried and not self._has_open_values:
             raise UncacheableError(f"a {class_name(type(value))} decorates a function, and has no stable form")
         return ", ".join([str(self._describe_unnamed_class(type(value))), *self.describe_stored_code(value)])
 
@@ -1002,6 +1075,7 @@ class CodeDigests:
         if id(value) in self._open_objects:
             return "recursive"
         self._open_objects.add(id(value))
+        self.used_values.add_constant(value)
         try:
             texts = []
             for name, field_value in list_field_values(value):
@@ -1038,6 +1112,14 @@ def list_passes(carried: bool, root: FunctionType | type | None, is_kept: bool =
             return
         digests.assigned.add_all(ignored)
         ignored = digests.assigned
+
+
+def _find_globals(cls: type) -> Mapping[str, object]:
+    """Return the globals of the module that defines a class."""
+    module = sys.modules.get(class_module(cls))
+    if not is_instance(module, ModuleType):
+        return {}
+    return module_attributes(module)
 
 
 def _list_names_below(path: str, names: Iterable[DottedName]) -> list[DottedName]:

@@ -26,7 +26,7 @@ from weakref import WeakKeyDictionary
 
 from pytest_autotune.cache.host_time import HostTime
 from pytest_autotune.cache.model import UncacheableError
-from pytest_autotune.tuners.source.compiled_code import is_in_source, list_lambdas
+from pytest_autotune.tuners.source.compiled_code import is_in_source, list_lambdas, list_variables
 from pytest_autotune.tuners.source.functions import qualified_name
 
 #: Fields that follow from other fields, or that describe how a statement is written.
@@ -239,6 +239,18 @@ def read_function(function: FunctionType, kept_source: str = "") -> FunctionText
     return text
 
 
+def has_source(function: FunctionType, kept_source: str = "") -> bool:
+    """Whether the source of a function can be read. It cannot if a decorator made the function with ``exec()``.
+
+    :raises NoDigestError: if the file was edited after the import.
+    """
+    try:
+        read_function(function, kept_source)
+    except UnreadableSourceError:
+        return False
+    return True
+
+
 @lru_cache(maxsize=1024)
 def _read_lambda(code: CodeType, kept_source: str, name: str) -> FunctionText:
     # A lambda in the arguments of a call is a new function in each call. Its code is the same.
@@ -370,6 +382,7 @@ def _list_members(node: ast.AST) -> list[tuple[str, ...]]:
             member = _split_member(part, owners)
             if member:
                 members.add(member)
+                members.update(_list_calls_of_assignment(part, member))
         elif isinstance(part, ast.Call) and _describe_owner(part.func) in owners:  # self(x)
             members.add(("__call__",))
     return sorted(members)
@@ -458,13 +471,29 @@ def _describe_owner(node: ast.AST) -> str:
 
 def _list_outer_names(code: CodeType, node: ast.AST) -> list[tuple[str, ...]]:
     """Return the dotted names in a function that do not begin with one of its variables, sorted."""
-    variables = _list_variables(code, node)
+    # The value of an outer name that the function assigns does not describe the function, either.
+    variables = _list_variables(code, node) | _list_assigned_outer_names(node)
     names: set[tuple[str, ...]] = set()
     for part in _list_parts_without_decorators(node):
         for inner in ast.walk(part):
             name = _split_dotted_name(inner)
             if name and name[0] not in variables:
                 names.add(name)
+    return sorted(names)
+
+
+def list_names_in_statement(node: ast.stmt) -> list[tuple[str, ...]]:
+    """Return the dotted names in a statement that do not begin with a name that the statement assigns, sorted.
+
+    A name that is part of a longer one is left out: ``tl`` of ``tl.exp``.
+    """
+    variables = _list_stored_names(node)
+    left_out = _list_owners_of_attributes(node)
+    names: set[tuple[str, ...]] = set()
+    for part in ast.walk(node):
+        name = _split_dotted_name(part)
+        if name and name[0] not in variables and part not in left_out:
+            names.add(name)
     return sorted(names)
 
 
@@ -485,11 +514,21 @@ def _list_whole_names(node: ast.AST) -> list[tuple[str, ...]]:
             name = _split_dotted_name(inner_node)
             if name and inner_node not in left_out:
                 names.add(name)
+                names.update(_list_calls_of_assignment(inner_node, name))
     return sorted(names)
 
 
+def _list_calls_of_assignment(node: ast.AST, name: tuple[str, ...]) -> list[tuple[str, ...]]:
+    """Return the method that Python calls if a statement assigns or deletes an attribute: ``obj.__setattr__``."""
+    if not isinstance(node, ast.Attribute) or isinstance(node.ctx, ast.Load):
+        return []
+    if isinstance(node.ctx, ast.Store):
+        return [(*name[:-1], "__setattr__")]
+    return [(*name[:-1], "__delattr__")]
+
+
 def _list_variables(code: CodeType, node: ast.AST) -> set[str]:
-    """Return the names of a function that stand for its own variables, or that it assigns outside of itself.
+    """Return the names that stand for variables of a function, and of the functions and classes in it.
 
     The values of these names outside the function do not describe it.
 
@@ -498,18 +537,15 @@ def _list_variables(code: CodeType, node: ast.AST) -> set[str]:
     """
     is_source_of_code = getattr(node, "name", code.co_name) == code.co_name
     if is_source_of_code:
-        variables_of_function = {*code.co_varnames, *code.co_cellvars} - set(code.co_freevars)
+        variables = list_variables(code)
     else:
-        variables_of_function = _list_stored_names(node)
-    # Python counts the variables of a comprehension as variables of the function only since version 3.12. Without
-    # them, the result is the same under all versions.
-    variables_of_comprehensions = _list_comprehension_variables(node)
-    assigned_outer_names = _list_assigned_outer_names(node)
-    return (variables_of_function - variables_of_comprehensions) | assigned_outer_names
+        variables = _list_stored_names(node)
+    # A global with the name of a comprehension's variable counts, because it has always been in these digests.
+    return variables - _list_comprehension_variables(node)
 
 
 def _list_stored_names(node: ast.AST) -> set[str]:
-    """Return the parameters of a function, and the names that it assigns."""
+    """Return the parameters of a function, and the names that a tree assigns."""
     names = set()
     for part in ast.walk(node):
         if isinstance(part, ast.arg):
@@ -548,8 +584,8 @@ def _list_assigned(code: CodeType, node: ast.AST) -> list[tuple[str, ...]]:
     variables = _list_variables(code, node)
     names: set[tuple[str, ...]] = set()
     for outer_name in _list_assigned_outer_names(node):
-        # A nonlocal variable belongs to the function around this one.
-        if outer_name not in code.co_freevars:
+        # A function inside this one may assign a variable of this one.
+        if outer_name not in variables:
             names.add((outer_name,))
     for part in ast.walk(node):
         if isinstance(part, ast.Attribute) and not isinstance(part.ctx, ast.Load):

@@ -337,6 +337,13 @@ def closure_cells(function: FunctionType) -> dict[str, object]:
     return cells
 
 
+def find_cell(function: FunctionType, name: str) -> object:
+    """Return the cell of a variable in the closure of a function; None if the closure has no such variable."""
+    if name not in function.__code__.co_freevars:
+        return None
+    return (function.__closure__ or ())[function.__code__.co_freevars.index(name)]
+
+
 # The names of library functions.
 
 

@@ -41,6 +41,7 @@ from pytest_autotune.tuners.source.code_text import (
     NoDigestError,
     check_not_edited,
     list_imports,
+    list_names_in_statement,
     literal_text,
     parse_first_statement,
     syntax_text,
@@ -138,43 +139,94 @@ def _read_class_source(cls: type) -> str:
     return inspect.getsource(type(class_name(cls).rpartition(".")[2], (), attributes))
 
 
-def read_module_assignments(filename: str, name: str) -> str:
-    """Return the text of the statements of a module that assign a name, outside of functions; empty if there are none.
+@dataclass(frozen=True)
+class Assignments:
+    """The statements outside of functions by which a module or class assigns a name. An import is such a statement.
 
-    :param filename: the file of the module.
+    :param text: the text of the statements; empty if there are none.
+    :param names: the dotted names in the statements, without the assigned names.
+    :param imported_values: the modules and values that import statements among them brought.
+    """
+
+    text: str
+    names: tuple[tuple[str, ...], ...]
+    imported_values: tuple[object, ...] = ()
+
+
+NO_ASSIGNMENTS = Assignments("", ())
+
+
+def read_module_assignments(scope: Mapping[str, object], name: str) -> Assignments:
+    """Return the statements of a module that assign a name.
+
+    :param scope: the ``__dict__`` of the module.
     """
     try:
-        tree = parse_module("".join(linecache.getlines(filename)))
+        tree = parse_module("".join(linecache.getlines(str(scope.get("__file__")))))
     except (SyntaxError, ValueError):
-        return ""
-    return _describe_assignments(tree, name)
+        return NO_ASSIGNMENTS
+    return _build_assignments(tree, name, str(scope.get("__package__") or ""))
 
 
-def read_class_assignments(cls: type, name: str) -> str:
-    """Return the text of the statements in the body of a class that assign an attribute; empty if there are none."""
+def read_class_assignments(cls: type, name: str) -> Assignments:
+    """Return the statements in the body of a class that assign an attribute."""
     try:
         definition = parse_first_statement(_read_class_source(cls))
     except SOURCE_ERRORS:
-        return ""
-    return _describe_assignments(definition, name)
+        return NO_ASSIGNMENTS
+    return _build_assignments(definition, name, package="")
 
 
-def _describe_assignments(tree: ast.AST, name: str) -> str:
-    """Return the text of each statement that assigns a name, also inside ``if``, ``for`` and ``with``.
+def _build_assignments(tree: ast.AST, name: str, package: str) -> Assignments:
+    """Return the statements in a module or class that assign a name, also inside ``if``, ``for``, ``with`` and ``try``.
 
     :param tree: the module or class. The functions and classes in it have names of their own.
+    :param package: the package that contains the module.
     """
     texts = []
+    names: dict[tuple[str, ...], None] = {}
+    imported_values: list[object] = []
     pending = list(ast.iter_child_nodes(tree))
     while pending:
         node = pending.pop(0)
-        if isinstance(node, (ast.Assign, ast.AnnAssign, ast.AugAssign)):
-            targets = [part.id for part in ast.walk(node) if _is_stored_name(part)]
-            if name in targets:
-                texts.append(syntax_text(node))
-        elif isinstance(node, ast.stmt) and not isinstance(node, _SCOPES):
+        if _assigns(node, name):
+            texts.append(syntax_text(node))
+            names.update(dict.fromkeys(list_names_in_statement(node)))
+            if isinstance(node, (ast.Import, ast.ImportFrom)):
+                imported_values += _list_imported_values(node, name, package)
+        elif not isinstance(node, (ast.expr, *_SCOPES)):
             pending += ast.iter_child_nodes(node)
-    return "\n".join(texts)
+    return Assignments("\n".join(texts), tuple(names), tuple(imported_values))
+
+
+def _assigns(node: ast.AST, name: str) -> TypeGuard[ast.stmt]:
+    """Whether a statement itself assigns, defines or imports a name."""
+    if isinstance(node, _SCOPES):
+        return node.name == name
+    if isinstance(node, (ast.Import, ast.ImportFrom)):
+        return any((alias.asname or alias.name) == name for alias in node.names)
+    if isinstance(node, (ast.Assign, ast.AnnAssign, ast.AugAssign)):
+        return any(_is_stored_name(part) and part.id == name for part in ast.walk(node))
+    return False
+
+
+def _list_imported_values(statement: ast.Import | ast.ImportFrom, name: str, package: str) -> list[object]:
+    """Return the module or value that an import statement brings under a name; none if it was not imported yet."""
+    values = []
+    for alias in statement.names:
+        if (alias.asname or alias.name) != name:
+            continue
+        if isinstance(statement, ast.Import):
+            value: object = sys.modules.get(alias.name)
+        else:
+            module_name = Import(statement.module or "", (), statement.level).list_modules(package)[0]
+            module = sys.modules.get(module_name)
+            value = None
+            if is_instance(module, ModuleType):
+                value = module_attributes(module).get(alias.name)
+        if value is not None:
+            values.append(value)
+    return values
 
 
 def _is_stored_name(node: ast.AST) -> TypeGuard[ast.Name]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any, NamedTuple, TypeGuard
@@ -28,6 +29,7 @@ from pytest_autotune.tuners.source.attributes import (
     has_type,
     is_descriptor,
     is_instance,
+    list_parts,
     list_stored_attributes,
     module_attributes,
     read_stored,
@@ -35,6 +37,7 @@ from pytest_autotune.tuners.source.attributes import (
 from pytest_autotune.tuners.source.functions import (
     LibraryName,
     closure_cells,
+    find_cell,
     find_name_in_module,
     is_code,
     list_compiled_options,
@@ -69,8 +72,8 @@ class AssignedNames:
     """
 
     def __init__(self) -> None:
-        #: The names, each after the id of its scope: of its class, of the ``__dict__`` of its module or function, or of
-        #: another object that has a name.
+        #: The names, each after the id of its scope: of its class, of the ``__dict__`` of its module or function, of
+        #: another object that has a name, or of the cell of a closure.
         self._names: set[tuple[int, str]] = set()
         #: The attributes of classes that only a running program knows, as in ``cls.count += 1``.
         self._attributes: set[str] = set()
@@ -81,7 +84,7 @@ class AssignedNames:
     def add(self, function: FunctionType, names: Names, attributes: Sequence[str], members: Sequence[str]) -> None:
         """Add the names that a function assigns.
 
-        :param names: the dotted names; an attribute of a module or class, or a global.
+        :param names: the dotted names; an attribute of a module or class, a global, or a variable of a function around.
         :param attributes: the attributes of an unnamed class.
         :param members: the attributes of the object that the function is called with, if it is a method.
         """
@@ -91,7 +94,11 @@ class AssignedNames:
         for name in members:
             self._members.add((str(function.__module__), class_of_method, name))
         for *owners, name in names:
-            scope = find_scope(function, owners)
+            scope: object = None
+            if not owners:
+                scope = find_cell(function, name)
+            if scope is None:
+                scope = find_scope(function, owners)
             if scope is None:
                 scope = _find_object(function, owners)
             if scope is not None:
@@ -107,12 +114,24 @@ class AssignedNames:
         """Whether this set has all names of another set."""
         return names._names <= self._names and names._attributes <= self._attributes and names._members <= self._members
 
+    def has_name(self, scope: Mapping[str, object], name: str) -> bool:
+        """Whether a global is among the names, whatever its value is."""
+        return (id(scope), name) in self._names
+
     def has_global(self, scope: Mapping[str, object], name: str) -> bool:
         """Whether a global is among the names, and its value is no code.
 
         :param scope: the ``__dict__`` of a module or function.
         """
-        return (id(scope), name) in self._names and not is_code(scope.get(name))
+        return self.has_name(scope, name) and not is_code(scope.get(name))
+
+    def list_cells(self, function: FunctionType) -> list[str]:
+        """Return the variables in the closure of a function that are among the names, and whose values are no code."""
+        if not self._names or not function.__closure__:
+            return []
+        cells = zip(function.__code__.co_freevars, function.__closure__, strict=True)
+        names = [name for name, cell in cells if (id(cell), name) in self._names]
+        return [name for name in names if not is_code(closure_cells(function).get(name))]
 
     def has_attribute(self, cls: type, name: str) -> bool:
         """Whether an attribute of a class is among the names, and its value is no code."""
@@ -143,7 +162,7 @@ class AssignedNames:
 def find_scope(function: FunctionType, owners: Sequence[str]) -> object:
     """Return the object in which ``owner.name = value`` stores the name; None for an object that is not looked at.
 
-    It is a class, or the ``__dict__`` of a module or function.
+    It is a class, or the ``__dict__`` of a module or function. :meth:`AssignedNames.list_cells` is for closures.
 
     :param owners: the parts of the dotted name of the owner; none for ``name = value`` in the function's own module.
     """
@@ -193,12 +212,25 @@ def list_used_values(
     :param assigned: the names that are left out.
     """
     cells = closure_cells(function)
+    assigned_cells = assigned.list_cells(function)
+    if assigned_cells:
+        names = tuple([name for name in names if name[0] not in assigned_cells])
+    return list_values_of_names(cells, function.__globals__, names, assigned)
+
+
+def list_values_of_names(
+    variables: Mapping[str, object], module_globals: Mapping[str, object], names: Names, assigned: AssignedNames
+) -> list[tuple[str, object]]:
+    """Return the values of dotted names; see :func:`list_used_values`.
+
+    :param variables: the values of the names that are no globals.
+    """
     values: dict[str, object] = {}
     for name, *attributes in names:
-        if name in cells:
-            scope: Mapping[str, object] = cells
-        elif name in function.__globals__:
-            scope = function.__globals__
+        if name in variables:
+            scope = variables
+        elif name in module_globals:
+            scope = module_globals
         else:
             # A builtin, or a name that has no value yet.
             continue
@@ -215,7 +247,10 @@ def list_used_values(
 
 def _is_attribute_of_function(value: object, attribute: str, assigned: AssignedNames) -> TypeGuard[FunctionType]:
     """Whether a value is a function of the user that has an attribute, such as ``helper.limit``."""
-    if type(value) is not FunctionType or attribute.startswith("__") or attribute not in vars(value):
+    if type(value) is not FunctionType or attribute not in vars(value):
+        return False
+    # functools.wraps() sets __wrapped__. A special name such as __dict__ stands for no attribute of the user.
+    if attribute.startswith("__") and attribute != "__wrapped__":
         return False
     return not is_library_code(value) and not assigned.has_global(vars(value), attribute)
 
@@ -374,7 +409,7 @@ def _list_attributes(cls: type, assigned: AssignedNames) -> list[tuple[str, obje
 
 @dataclass(frozen=True)
 class _ObjectState:
-    """The attributes that an object stored when a digest was computed, besides plain values.
+    """The class of an object, and the attributes that it stored when a digest was computed, besides plain values.
 
     :param names: the names of the attributes; None for all.
     """
@@ -389,17 +424,45 @@ class _ObjectState:
         return cls(_Value(owner), names, values)
 
     def still_holds(self) -> bool:
-        """Whether the object stores the same objects under these names."""
+        """Whether the object has the same class, and stores the same objects under these names."""
         return _are_still(self.values, _list_object_attributes(self.owner.get(), self.names))
 
 
 def _list_object_attributes(owner: object, names: tuple[str, ...] | None) -> list[tuple[str, object]]:
-    """Return the attributes that an object stores under these names, or all, if code may stand in their values."""
+    """Return the class of an object, and its attributes under these names, or all, without plain values."""
     if names is None:
         attributes = list_stored_attributes(owner)
     else:
         attributes = [(name, find_object_attribute(owner, name)) for name in names]
-    return [(name, value) for name, value in attributes if not has_type(value, _PLAIN)]
+    values: list[tuple[str, object]] = [("class", type(owner))]
+    values += [(name, value) for name, value in attributes if not has_type(value, _PLAIN)]
+    return values
+
+
+@dataclass(frozen=True)
+class _ConstantState:
+    """The parts that a frozen dataclass's object or a ``partial`` had when a digest was computed.
+
+    ``object.__setattr__`` and ``partial.__setstate__`` change them.
+    """
+
+    constant: _Value
+    values: tuple[tuple[str, _Value], ...]
+
+    @classmethod
+    def build(cls, constant: object) -> _ConstantState:
+        return cls(_Value(constant), tuple([(name, _Value(value)) for name, value in _list_parts(constant)]))
+
+    def still_holds(self) -> bool:
+        """Whether the value has the same parts."""
+        return _are_still(self.values, _list_parts(self.constant.get()))
+
+
+def _list_parts(constant: object) -> list[tuple[str, object]]:
+    """Return the parts of a frozen dataclass's object or of a ``partial``, each with a name."""
+    if is_instance(constant, partial):
+        return [("part", part) for part in [*list_parts(constant), *constant.keywords]]
+    return [("class", type(constant)), *list_stored_attributes(constant)]
 
 
 def _are_still(kept: Sequence[tuple[str, _Value]], values: Sequence[tuple[str, object]]) -> bool:
@@ -422,7 +485,7 @@ class UsedValues:
     def __init__(self, assigned: AssignedNames, is_kept: bool) -> None:
         self._assigned = assigned
         self._rootdir: Path | None = current_rootdir()
-        self._states: list[_FunctionState | _ClassState | _ObjectState] = []
+        self._states: list[_FunctionState | _ClassState | _ObjectState | _ConstantState] = []
         self._can_be_compared = is_kept
 
     def add_function(self, kernel: object, function: FunctionType, names: Names) -> None:
@@ -445,6 +508,11 @@ class UsedValues:
         """
         if self._can_be_compared:
             self._states.append(_ObjectState.build(owner, names))
+
+    def add_constant(self, constant: object) -> None:
+        """Keep the parts that a frozen dataclass's object or a ``partial`` has now."""
+        if self._can_be_compared:
+            self._states.append(_ConstantState.build(constant))
 
     def add_other(self) -> None:
         """Note that the digest depends on something else, such as a file: it is computed anew at each lookup."""

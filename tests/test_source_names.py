@@ -1,0 +1,154 @@
+"""A digest follows the names outside of a function, and the first value of a name that the function assigns."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from types import ModuleType
+
+import pytest
+
+from pytest_autotune.tuners.source.source_digest import source_digest
+from tests.test_source_digest import load
+
+__all__ = ["load"]
+Load = Callable[..., ModuleType]
+
+VARIABLES = """
+d = e = i = k = 7
+size = 8
+def use(*values):
+    return values
+def kernel(x):
+    call = lambda q, d=1: use(q, d)
+    class Inner:
+        e = 3
+        area = e
+        size = size
+    def count(i):
+        k = 0
+        def step():
+            nonlocal k
+            k += 1
+        return use(i, k, step)
+    return call, Inner, count
+"""
+
+
+def test_a_variable_inside_a_function_is_no_global(load: Load) -> None:
+    digest = source_digest(load(VARIABLES).kernel)
+    assert source_digest(load(VARIABLES.replace("= 7", "= 70")).kernel) == digest
+    assert source_digest(load(VARIABLES.replace("size = 8", "size = 80")).kernel) != digest
+
+
+def test_a_nonlocal_variable_hides_no_global_of_its_name(load: Load) -> None:
+    source = """
+k = 7
+def read():
+    return k
+def kernel(x):
+    k = 0
+    def step():
+        nonlocal k
+        k += 1
+    return read() + step()
+"""
+    assert source_digest(load(source).kernel) != source_digest(load(source.replace("k = 7", "k = 70")).kernel)
+
+
+def test_a_counter_in_a_closure_changes_no_digest(load: Load) -> None:
+    source = """
+def make(size):
+    count = 0
+    def step():
+        nonlocal count
+        count += 1
+    def kernel(x):
+        step()
+        return count + size
+    return kernel
+"""
+    kernel = load(source).make(3)
+    digest = source_digest(kernel, own_cells=True)
+    kernel(1)
+    assert source_digest(kernel, own_cells=True) == digest
+    assert source_digest(load(source).make(30), own_cells=True) != digest
+
+
+#: The statement by which a module assigns a name, and how the kernel uses the name.
+FIRST_STATEMENTS = [
+    ("from shared import impl as name", "name(x)"),
+    ("import shared as name", "name.impl(x)"),
+    ("import shared\nname = shared.impl(0)", "name"),
+    ("from shared import impl\nname = impl(0)", "name"),
+    ("from shared import impl\ndef name(x):\n    return impl(x)", "name(x)"),
+    ("from shared import impl\nclass name:\n    run = impl", "name.run(x)"),
+    ("from shared import SIZE\nname = SIZE * 2", "name"),
+    ("try:\n    import missing_module\nexcept ImportError:\n    from shared import impl as name", "name(x)"),
+]
+
+
+@pytest.mark.parametrize(("statement", "used"), FIRST_STATEMENTS)
+def test_the_first_value_of_an_assigned_global_is_followed(load: Load, statement: str, used: str) -> None:
+    shared = "SIZE = 3\ndef impl(x):\n    return x + 3\n"
+    source = f"{statement}\ndef kernel(x):\n    global name\n    result = {used}\n    name = 5\n    return result\n"
+
+    def digest_after(text: str, calls: int) -> str:
+        load(text, "shared")
+        kernel = load(source).kernel
+        for _ in range(calls):
+            kernel(1)
+        return source_digest(kernel)
+
+    digest = digest_after(shared, calls=0)
+    assert digest_after(shared, calls=1) == digest
+    assert digest_after(shared.replace("3", "30"), calls=0) != digest
+
+
+@pytest.mark.parametrize("used", ["tool.run(x)", "len(tool)", "Tool"])
+def test_the_first_value_of_an_assigned_attribute_is_followed(load: Load, used: str) -> None:
+    source = f"""
+def compute():
+    return 3
+class Tool:
+    first = 0
+    limit = compute() + first
+    def run(self, x):
+        type(self).limit += 1
+        type(self).first += 1
+        return self.limit
+tool = Tool()
+def kernel(x):
+    return {used}
+"""
+    module = load(source)
+    digest = source_digest(module.kernel)
+    module.tool.run(1)
+    assert source_digest(module.kernel) == digest
+    assert source_digest(load(source.replace("return 3", "return 30")).kernel) != digest
+
+
+def test_the_function_under_a_wrapper_is_read(load: Load) -> None:
+    source = """
+def inner(x):
+    return x + 1
+def outer(x):
+    return x
+outer.__wrapped__ = inner
+def kernel(x):
+    return outer.__wrapped__(x)
+"""
+    assert source_digest(load(source).kernel) != source_digest(load(source.replace("x + 1", "x + 2")).kernel)
+
+
+def test_a_builtin_of_a_library_in_a_closure_has_a_digest(load: Load) -> None:
+    source = """
+import math
+def make(NAME):
+    def kernel(x):
+        return NAME(x)
+    return kernel
+"""
+    module = load(source.replace("NAME", "floor"))
+    digest = source_digest(module.make(math.floor), own_cells=True)
+    assert source_digest(module.make(math.ceil), own_cells=True) != digest
