@@ -13,6 +13,7 @@ classes.
 from __future__ import annotations
 
 import ast
+import dis
 import inspect
 import os
 import tokenize
@@ -26,13 +27,15 @@ from weakref import WeakKeyDictionary
 
 from pytest_autotune.cache.host_time import HostTime
 from pytest_autotune.cache.model import UncacheableError
-from pytest_autotune.tuners.source.compiled_code import is_in_source, list_lambdas, list_variables
+from pytest_autotune.tuners.source.compiled_code import is_in_source, list_lambdas
 from pytest_autotune.tuners.source.functions import qualified_name
 
 #: Fields that follow from other fields, or that describe how a statement is written.
 _OMITTED_FIELDS = {"ctx", "kind", "simple", "type_comment", "type_ignores"}
 #: The methods that give an object its first attributes.
 _CONSTRUCTORS = ("__init__", "__new__", "__post_init__")
+#: The instructions that read a name outside of all functions: those of functions, classes and type parameters.
+_READ_GLOBAL = ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS")
 #: The errors of reading and parsing a source.
 SOURCE_ERRORS = (OSError, TypeError, SyntaxError, IndexError, tokenize.TokenError)
 
@@ -537,11 +540,34 @@ def _list_variables(code: CodeType, node: ast.AST) -> set[str]:
     """
     is_source_of_code = getattr(node, "name", code.co_name) == code.co_name
     if is_source_of_code:
-        variables = list_variables(code)
+        variables = _list_variables_of_code(code)
     else:
         variables = _list_stored_names(node)
     # A global with the name of a comprehension's variable counts, because it has always been in these digests.
     return variables - _list_comprehension_variables(node)
+
+
+def _list_variables_of_code(code: CodeType) -> set[str]:
+    """Return the names that are only variables of a function, or of the functions, classes and comprehensions in it.
+
+    A name is left out if the function or any code in it reads the name from outside of the function.
+    """
+    variables: set[str] = set()
+    outer_names = set(code.co_freevars)
+    codes = [code]
+    # The list grows in the loop.
+    for inner_code in codes:
+        codes += [constant for constant in inner_code.co_consts if isinstance(constant, CodeType)]
+        variables.update(inner_code.co_varnames, inner_code.co_cellvars)
+        class_variables: set[str] = set()
+        for instruction in dis.get_instructions(inner_code):
+            if instruction.opname == "STORE_NAME":
+                class_variables.add(instruction.argval)
+            # In the body of a class, `size = size` reads the outer name first.
+            elif instruction.opname in _READ_GLOBAL and instruction.argval not in class_variables:
+                outer_names.add(instruction.argval)
+        variables |= class_variables
+    return variables - outer_names
 
 
 def _list_stored_names(node: ast.AST) -> set[str]:

@@ -1,4 +1,4 @@
-"""Reads compiled code: which names are variables, and where in a file the code of a function or lambda stands.
+"""Finds the compiled code of a function or lambda in the source of its file.
 
 Python keeps no link from a function to its place in the file, besides the name and the number of the first line. So the
 source is compiled again, and its code is compared with the function's code.
@@ -7,44 +7,11 @@ source is compiled again, and its code is compared with the function's code.
 from __future__ import annotations
 
 import ast
-import dis
 from functools import lru_cache
 from types import CodeType
 
 #: No file has so many lines.
 _FAR_LINE = 1 << 24
-
-
-#: The instructions that read a name outside of all functions: those of functions, classes and type parameters.
-_READ_GLOBAL = ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS")
-
-
-def list_variables(code: CodeType) -> set[str]:
-    """Return the names that are only variables of a function, or of the functions, classes and comprehensions in it.
-
-    A name is left out if the function or any code in it reads the name from outside of the function.
-    """
-    variables: set[str] = set()
-    outer_names = set(code.co_freevars)
-    codes = [code]
-    # The list grows in the loop.
-    for inner_code in codes:
-        codes += _list_inner_codes(inner_code)
-        variables.update(inner_code.co_varnames, inner_code.co_cellvars)
-        class_variables: set[str] = set()
-        for instruction in dis.get_instructions(inner_code):
-            if instruction.opname == "STORE_NAME":
-                class_variables.add(instruction.argval)
-            # In the body of a class, `size = size` reads the outer name first.
-            elif instruction.opname in _READ_GLOBAL and instruction.argval not in class_variables:
-                outer_names.add(instruction.argval)
-        variables |= class_variables
-    return variables - outer_names
-
-
-def _list_inner_codes(code: CodeType) -> list[CodeType]:
-    """Return the code of the functions, classes and comprehensions right inside some code."""
-    return [constant for constant in code.co_consts if isinstance(constant, CodeType)]
 
 
 def is_in_source(code: CodeType, source: str) -> bool:
@@ -111,7 +78,7 @@ def _compile_all(source: str | ast.Module) -> tuple[CodeType, ...]:
     codes: list[CodeType] = [compile(source, "<source>", "exec", dont_inherit=True)]
     # The list grows in the loop: the code of a function is a constant of the code around it.
     for code in codes:
-        codes += _list_inner_codes(code)
+        codes += [constant for constant in code.co_consts if isinstance(constant, CodeType)]
     return tuple(codes)
 
 
