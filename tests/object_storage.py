@@ -137,9 +137,9 @@ def _message(connection: socket.socket) -> bytes:
         data += more
     head, _, body = data.partition(b"\r\n\r\n")
     length = re.search(rb"(?i)\r\ncontent-length: (\d+)", head)
-    left = int(length[1]) - len(body) if length else 0
-    while left > 0 and (more := connection.recv(65536)):
-        data, left = data + more, left - len(more)
+    missing = int(length[1]) - len(body) if length else 0
+    while missing > 0 and (more := connection.recv(65536)):
+        data, missing = data + more, missing - len(more)
     return data
 
 
@@ -191,11 +191,11 @@ class _Google(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         query = parse_qs(urlsplit(self.path).query)
         if "prefix" in query:
-            found = sorted(name for name in self.objects if name.startswith(query["prefix"][0]))
+            names = sorted(name for name in self.objects if name.startswith(query["prefix"][0]))
             rows = "".join(
                 f"<Contents><Key>{name}</Key><LastModified>2026-11-22T22:00:00.000Z</LastModified><ETag>1</ETag>"
                 f"<Size>{len(self.objects[name])}</Size></Contents>"
-                for name in found
+                for name in names
             )
             self._reply(200, f"<ListBucketResult>{rows}</ListBucketResult>".encode())
         elif self._name in self.objects:

@@ -19,7 +19,7 @@ H200, H100 = Device("NVIDIA H200", "sm_90", 132), Device("NVIDIA H100 80GB HBM3"
 
 
 @pytest.mark.parametrize(
-    ("models", "visible", "found"),
+    ("models", "visible", "expected"),
     [
         (["NVIDIA H200"], None, H200),
         (["NVIDIA H200", "NVIDIA H200"], "1", H200),
@@ -32,7 +32,7 @@ H200, H100 = Device("NVIDIA H200", "sm_90", 132), Device("NVIDIA H100 80GB HBM3"
     ],
 )
 def test_the_device_is_known_if_all_visible_gpus_are_of_one_type(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, models: list[str], visible: str | None, found: Device | None
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, models: list[str], visible: str | None, expected: Device | None
 ) -> None:
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     if visible is not None:
@@ -40,7 +40,7 @@ def test_the_device_is_known_if_all_visible_gpus_are_of_one_type(
     for number, model in enumerate(models):
         (tmp_path / str(number)).write_text(f"Model: \t\t {model}\nIRQ:   \t\t 0\n")
 
-    assert find_only_type([H100, H200], f"{tmp_path}/*") == found
+    assert find_only_type([H100, H200], f"{tmp_path}/*") == expected
 
 
 class Kernel:
@@ -89,7 +89,7 @@ def endless() -> None:
 
 def test_kernels_that_tests_reach_are_listed_in_test_order() -> None:
     def kernels(*tests: tuple[object, ...]) -> list[object]:
-        return [one for one in list_reached(tests) if type(one) is Kernel]
+        return [kernel for kernel in list_reached(tests) if type(kernel) is Kernel]
 
     assert kernels((uses_a_registry,), (calls_second,), (uses_a_layer,)) == [third, second, first]
     assert kernels((endless, partial(print, fourth)), ((first,), None, "x")) == [fourth, first]
@@ -111,12 +111,12 @@ def test_searching_for_kernels_reads_no_attribute_of_a_proxy() -> None:
 
 
 def test_the_report_adds_up_what_all_processes_compiled_ahead() -> None:
-    told = [
+    data = [
         {"kernels": 2, "seconds": 1.25, "failed": 1, "reason": "ValueError: no"},
         {"kernels": 1, "seconds": 0.5, "failed": 0, "reason": ""},
         {"a damaged": "line"},
     ]
 
-    section = CompileAhead().build_section(result(mode_events=tuple(Event(COMPILED, data=one) for one in told)))
+    section = CompileAhead().build_section(result(mode_events=tuple(Event(COMPILED, data=part) for part in data)))
 
     assert section.data["compiled_ahead"] == {"kernels": 3, "seconds": 1.75, "failed": 1, "reason": "ValueError: no"}

@@ -390,14 +390,14 @@ def test_check_finds_another_layout_and_fix_rewrites_the_file(run: Run) -> None:
     before = Path("a.textproto").read_text()
     head, (first, second, third) = blocks("a.textproto")
     line = (head + first).count("\n") + 3
-    what = "is not as pytest-autotune writes it: not sorted, laid out otherwise, or with something twice"
+    problem = "is not as pytest-autotune writes it: not sorted, laid out otherwise, or with something twice"
 
     for other in (head + first + third + second, head + first + first.replace("10.0", "19.0") + second + third):
         Path("a.textproto").write_text(other)
         status, lines, _ = run("check", "a.textproto")
 
         assert status == 1
-        assert re.match(rf"a.textproto:({line}|{line + 1}): {what}", lines[0]), lines
+        assert re.match(rf"a.textproto:({line}|{line + 1}): {problem}", lines[0]), lines
         assert lines[-1] == "1 cache, 3 entries: 1 to mend"
         assert run("check", "--fix", "a.textproto")[0] == 0
         assert Path("a.textproto").read_text() == before
@@ -462,8 +462,8 @@ def test_check_fails_for_an_entry_without_a_result(run: Run) -> None:
     status, lines, _ = run("check", "a.textproto")
 
     which = "triton:lib.add (M=2, a.dtype=fp16) on NVIDIA H200"
-    what = f"a.textproto: {which} has no result (a run that updates tunes it)"
-    assert (status, lines) == (1, [what, "1 cache, 2 entries: 1 to mend"])
+    problem = f"a.textproto: {which} has no result (a run that updates tunes it)"
+    assert (status, lines) == (1, [problem, "1 cache, 2 entries: 1 to mend"])
 
 
 # prune

@@ -62,8 +62,8 @@ def process(absent_gpu: AbsentGpu) -> Iterator[Process]:
         adapter.hook(autotuner_module, session)
         adapters.append(adapter)
         kernel = scale_kernel()
-        for one in calls:
-            one(kernel)
+        for launch in calls:
+            launch(kernel)
         adapter.unhook()
         assert session.notes == []
         return collect(decode_events((log.name, line) for line in log.lines)[0])
@@ -89,26 +89,26 @@ def compiled(found: Collected, held: Sequence[Entry] = ()) -> dict[str, tuple[st
     return {str(one.problem.key[0]): one.compiled for one in merged.cache.entries}
 
 
-def entries_of(found: Collected) -> list[Entry]:
-    return [lookup.entry for lookup in found.lookups if lookup.entry is not None]
+def entries_of(collected: Collected) -> list[Entry]:
+    return [lookup.entry for lookup in collected.lookups if lookup.entry is not None]
 
 
 def test_an_entry_lists_the_specializations_of_its_choice(process: Process) -> None:
-    found = compiled(process([call()]))
+    texts = compiled(process([call()]))
 
-    assert found == {"n=64": ("*fp16:16 *fp16:16 i32:16 fp32 _ =true",)}
+    assert texts == {"n=64": ("*fp16:16 *fp16:16 i32:16 fp32 _ =true",)}
 
 
 def test_an_entry_lists_no_specialization_of_other_candidates(process: Process) -> None:
-    found = compiled(process([call(), call(), call(), call(64, 1)]))
+    texts = compiled(process([call(), call(), call(), call(64, 1)]))
 
-    assert found == {"n=64": ("*fp16 *fp16:16 i32:16 fp32 _ =true", "*fp16:16 *fp16:16 i32:16 fp32 _ =true")}
+    assert texts == {"n=64": ("*fp16 *fp16:16 i32:16 fp32 _ =true", "*fp16:16 *fp16:16 i32:16 fp32 _ =true")}
 
 
 def test_a_specialization_includes_the_options_of_the_launch(process: Process) -> None:
-    (found,) = compiled(process([call(64, 0, enable_fp_fusion=False)]))["n=64"]
+    (text,) = compiled(process([call(64, 0, enable_fp_fusion=False)]))["n=64"]
 
-    assert found == "*fp16:16 *fp16:16 i32:16 fp32 _ =true | enable_fp_fusion=false"
+    assert text == "*fp16:16 *fp16:16 i32:16 fp32 _ =true | enable_fp_fusion=false"
 
 
 def test_a_hit_with_a_new_specialization_adds_it_to_the_entry(process: Process) -> None:
@@ -116,9 +116,9 @@ def test_a_hit_with_a_new_specialization_adds_it_to_the_entry(process: Process) 
     again = process([call(64, 1)], entries_of(first))
 
     first_run = EndedRun.of_one_process(InitialCaches(), first, RunRequest())
-    known = finish_run(settle_run(first_run), Cache()).merged.cache.entries
-    assert len(known[0].compiled) == 1
-    assert len(compiled(again, held=known)["n=64"]) == 2
+    entries = finish_run(settle_run(first_run), Cache()).merged.cache.entries
+    assert len(entries[0].compiled) == 1
+    assert len(compiled(again, held=entries)["n=64"]) == 2
 
 
 def test_an_unrecorded_search_does_not_stop_specialization_notes(
@@ -146,12 +146,12 @@ def test_a_load_without_a_dump_notes_no_specializations(process: Process) -> Non
 
 def test_the_users_triton_compilation_listener_still_works(process: Process, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[bool] = []
-    monkeypatch.setattr(knobs.compilation, "listener", lambda **told: seen.append(told["cache_hit"]))
+    monkeypatch.setattr(knobs.compilation, "listener", lambda **event: seen.append(event["cache_hit"]))
     before = knobs.compilation.listener
-    own = triton.compiler.compile
+    compile_function = triton.compiler.compile
 
     process([call()])
 
     assert seen.count(False) == 2
     assert knobs.compilation.listener is before
-    assert triton.compiler.compile is own
+    assert triton.compiler.compile is compile_function

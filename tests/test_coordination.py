@@ -87,18 +87,18 @@ def test_a_worker_compiles_candidates_before_waiting_for_a_claim(holder, tmp_pat
 
 
 def test_two_workers_do_not_compile_the_same_kernel_at_once(tmp_path: Path) -> None:
-    one, other = workers(tmp_path, 0.3), workers(tmp_path, 0.3)
+    first, second = workers(tmp_path, 0.3), workers(tmp_path, 0.3)
 
-    with one.compiling("a", wait=True) as mine, one.compiling("b", wait=False) as mine_too:
+    with first.compiling("a", wait=True) as mine, first.compiling("b", wait=False) as mine_too:
         assert mine
         assert mine_too
-        with other.compiling("a", wait=False) as also:
+        with second.compiling("a", wait=False) as also:
             assert not also
         started = time.monotonic()
-        with other.compiling("b", wait=True) as also:
+        with second.compiling("b", wait=True) as also:
             assert not also, "it goes on alone"
         assert time.monotonic() - started >= 0.25
-    with other.compiling("a", wait=False) as mine:
+    with second.compiling("a", wait=False) as mine:
         assert mine
 
 
@@ -117,18 +117,18 @@ def test_measuring_locks_the_named_gpu_not_the_current_one(tmp_path: Path) -> No
     mine = Locks(0.2, lambda: f"{tmp_path} current")
     other = Locks(0.2, lambda: f"{tmp_path} named")
 
-    with mine.measuring(f"{tmp_path} named") as held, other.measuring() as also_held:
-        assert held
-        assert not also_held
+    with mine.measuring(f"{tmp_path} named") as is_measuring, other.measuring() as is_measuring_too:
+        assert is_measuring
+        assert not is_measuring_too
 
 
-@pytest.mark.parametrize("why", ["inside a tuning", "while holding the GPU"])
-def test_a_worker_in_a_tuning_or_gpu_lock_waits_for_no_claim(holder, tmp_path: Path, why: str) -> None:
+@pytest.mark.parametrize("place", ["inside a tuning", "while holding the GPU"])
+def test_a_worker_in_a_tuning_or_gpu_lock_waits_for_no_claim(holder, tmp_path: Path, place: str) -> None:
     holder("claim")
     mine = workers(tmp_path, 30, uuid="mine")
     started = time.monotonic()
 
-    if why == "inside a tuning":
+    if place == "inside a tuning":
         with mine.claim(LOOKUP.identity.digest, None) as claim:
             assert not claim.has_timed_out
     else:

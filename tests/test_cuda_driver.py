@@ -53,8 +53,8 @@ class Driver:
         ctypes.memmove(id_bytes, UUID.bytes, 16)
 
     def _cuDeviceGetAttribute(self, number: Any, attribute: int, gpu: Any) -> None:
-        found = {16: 132, 75: 9, 76: 0}[attribute]
-        ctypes.cast(number, ctypes.POINTER(ctypes.c_int)).contents.value = found
+        value = {16: 132, 75: 9, 76: 0}[attribute]
+        ctypes.cast(number, ctypes.POINTER(ctypes.c_int)).contents.value = value
 
 
 def test_the_gpu_of_a_cuda_context_is_described_as_torch_does() -> None:

@@ -136,7 +136,7 @@ def test_a_cpu_device_may_be_limited_to_one_thread() -> None:
 
 
 @pytest.mark.parametrize(
-    ("on", "told"),
+    ("device_to_show", "words"),
     [
         (Device("NVIDIA H200", "sm_90", 132), "NVIDIA H200 (sm_90, 132 multiprocessors)"),
         (Device("CPU", "avx512", 2), "CPU (avx512, 2 threads)"),
@@ -144,8 +144,8 @@ def test_a_cpu_device_may_be_limited_to_one_thread() -> None:
         (Device("Triton interpreter", "interpreter"), "Triton interpreter (interpreter)"),
     ],
 )
-def test_a_device_is_shown_with_architecture_and_core_count(on: Device, told: str) -> None:
-    assert str(on) == told
+def test_a_device_is_shown_with_architecture_and_core_count(device_to_show: Device, words: str) -> None:
+    assert str(device_to_show) == words
 
 
 @pytest.mark.parametrize(

@@ -110,6 +110,6 @@ def test_another_fastest_candidate_is_a_changed_choice() -> None:
 
 
 def test_different_native_bytes_are_a_changed_choice() -> None:
-    one = replace(entry(), choice=None, native=b"1")
+    old = replace(entry(), choice=None, native=b"1")
 
-    assert kinds([one], [replace(one, native=b"2")]) == [ChangeKind.CHOICE]
+    assert kinds([old], [replace(old, native=b"2")]) == [ChangeKind.CHOICE]

@@ -28,7 +28,7 @@ def source(**parts: str) -> Digest:
 
 
 def search(*candidates: dict[str, object]) -> Digest:
-    rows = [[Value(name, value) for name, value in one.items()] for one in candidates]  # type: ignore[arg-type]
+    rows = [[Value(name, value) for name, value in candidate.items()] for candidate in candidates]  # type: ignore[arg-type]
     return digest_of_candidates("c0ffee", rows)
 
 
@@ -131,9 +131,9 @@ def test_a_file_stores_the_parts_of_a_shared_digest_once(tmp_path: Path, name: s
         stores.open_store(path), lambda now: Cache((entry(1, SOURCE, SEARCH), entry(2), entry(3, source="other")))
     )
 
-    found = {str(one.problem): set(one.digests) for one in stores.read_cache(path).entries}
+    digests = {str(cached_entry.problem): set(cached_entry.digests) for cached_entry in stores.read_cache(path).entries}
     alone = name == "c/"
-    assert found == {
+    assert digests == {
         "toy:k (n=1)": {SOURCE, SEARCH},
         "toy:k (n=2)": set() if alone else {SOURCE, SEARCH},
         "toy:k (n=3)": set() if alone else {SEARCH},

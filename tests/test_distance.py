@@ -46,9 +46,9 @@ def entry(number: int, *sizes: int, kernel: str = KERNEL) -> Entry:
     return Entry(problem(*key, kernel=kernel), (), Candidate(params=params), versions=versions)
 
 
-def block_of(found: Entry) -> Scalar:
-    assert found.choice is not None
-    return found.choice.params[0].value
+def block_of(nearest_entry: Entry) -> Scalar:
+    assert nearest_entry.choice is not None
+    return nearest_entry.choice.params[0].value
 
 
 def block_of_a_run(entries: list[Entry], wanted: Problem) -> Scalar:
@@ -130,8 +130,8 @@ def test_run_use_and_export_pick_the_same_nearest_entry(tmp_path: Path, monkeypa
             entries.append(entry(len(entries), *sizes, kernel=f"{KERNEL}{kernel_number}"))
     used, exported = UsedLibrary(tmp_path, entries, monkeypatch), ExportedLibrary(entries)
     by_kernel = defaultdict(list)
-    for known in entries:
-        by_kernel[known.problem.kernel].append(known)
+    for entry_of_kernel in entries:
+        by_kernel[entry_of_kernel.problem.kernel].append(entry_of_kernel)
 
     for kernel, of_kernel in by_kernel.items():
         for _ in range(25):

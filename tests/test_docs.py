@@ -135,22 +135,22 @@ def test_docs_list_exactly_the_options_and_ini_keys() -> None:
 
 def test_docs_list_the_fields_of_measuring_with_their_defaults() -> None:
     page = read(ROOT / "docs/hand-written-tuners.md")
-    told = {}
+    documented = {}
     for fields, defaults, *_ in [row for row in rows_below(page, "Measuring") if len(row) == 3 and row[0] != "field"]:
         values = defaults.replace("`", "").split(", ")
-        told.update(zip(code_in(fields), map(ast.literal_eval, values), strict=True))
-    assert told == asdict(Measuring())
+        documented.update(zip(code_in(fields), map(ast.literal_eval, values), strict=True))
+    assert documented == asdict(Measuring())
 
 
 def test_contributing_gives_a_reason_for_each_dependency() -> None:
     project = tomllib.loads(read(ROOT / "pyproject.toml"))["project"]
     declared = [
         *project["dependencies"],
-        *(one for extra in project["optional-dependencies"].values() for one in extra),
+        *(requirement for extra in project["optional-dependencies"].values() for requirement in extra),
     ]
-    told = " ".join(row[0] for row in rows_below(read(ROOT / "CONTRIBUTING.md"), "Dependencies"))
-    words = set(re.findall(r"[\w-]+", told.lower()))
-    assert {re.split(r"[<>=]", one)[0].lower() for one in declared} <= words
+    text = " ".join(row[0] for row in rows_below(read(ROOT / "CONTRIBUTING.md"), "Dependencies"))
+    words = set(re.findall(r"[\w-]+", text.lower()))
+    assert {re.split(r"[<>=]", requirement)[0].lower() for requirement in declared} <= words
 
 
 def test_every_module_that_the_docs_name_exists() -> None:
@@ -166,13 +166,16 @@ def test_messages_quoted_in_troubleshooting_exist_in_the_code() -> None:
     strings = [node.value for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Constant)]
     # The HTML report has its messages in a script.
     scripts = [read(path) for path in PACKAGE.rglob("*.js")]
-    said = "\n".join([*scripts, *(text for text in strings if isinstance(text, str))])
+    text_of_package = "\n".join([*scripts, *(text for text in strings if isinstance(text, str))])
     page = read(ROOT / "docs/troubleshooting.md")
     quoted = [
         message for line in page.splitlines() if line.startswith("| `") for message in code_in(line.split(" | ")[0])
     ]
     assert len(quoted) > 20
     missing = [
-        part for message in quoted for part in message.split("…") if part.strip() and part.strip(" :") not in said
+        part
+        for message in quoted
+        for part in message.split("…")
+        if part.strip() and part.strip(" :") not in text_of_package
     ]
     assert missing == []

@@ -80,14 +80,14 @@ def test_a_valid_end_event_is_read_and_a_damaged_one_skipped() -> None:
         "ignored_test_files": [], "unhooked": {"triton": "why"}, "versions": {"triton": "triton 3.6"}, "deselected": 3,
         "has_replaced_paths": True,
     }  # fmt: skip
-    ends = [("gw1", Event.decode(Event(END, data=said).encode())) for said in (data, {"notes": 5})]
+    ends = [("gw1", Event.decode(Event(END, data=end_data).encode())) for end_data in (data, {"notes": 5})]
 
-    found = collect(ends)
+    collected = collect(ends)
 
-    assert (found.notes, found.untracked, found.imported_kernels) == (("note",), ("triton:k",), ("t:k",))
-    assert (found.unhooked, found.versions) == ((("triton", "why"),), {"triton": Versions.parse("triton 3.6")})
-    assert (found.hypothesis_tests, found.deselected_count) == (("t::t",), 3)
-    assert found.has_replaced_paths
+    assert (collected.notes, collected.untracked, collected.imported_kernels) == (("note",), ("triton:k",), ("t:k",))
+    assert (collected.unhooked, collected.versions) == ((("triton", "why"),), {"triton": Versions.parse("triton 3.6")})
+    assert (collected.hypothesis_tests, collected.deselected_count) == (("t::t",), 3)
+    assert collected.has_replaced_paths
 
 
 @pytest.mark.parametrize(
@@ -101,11 +101,11 @@ def test_decoding_a_broken_log_line_raises_value_error(line: str) -> None:
 
 
 def test_events_with_invalid_data_are_skipped() -> None:
-    asked = lookup().identity
+    identity = lookup().identity
     wrong = [
-        Event("tuned", asked, lookup().entry, data={"outcome": "odd"}),
-        Event("asked", asked, lookup().entry, data={"unknown": 1}),
-        Event("asked", asked, lookup().entry, data={"verdict": 3}),
+        Event("tuned", identity, lookup().entry, data={"outcome": "odd"}),
+        Event("asked", identity, lookup().entry, data={"unknown": 1}),
+        Event("asked", identity, lookup().entry, data={"verdict": 3}),
         Event("end", data={"versions": 1}),
     ]
 
@@ -120,7 +120,7 @@ def test_a_log_line_cut_off_by_a_kill_loses_no_other_line(run: Callable[..., Run
     (path,) = folder.path.glob("gw0-*.jsonl")
     path.write_bytes(path.read_bytes()[:-20])
 
-    assert [found.problem.kernel for _, found in asked_in(folder)] == ["one"]
+    assert [asked_lookup.problem.kernel for _, asked_lookup in asked_in(folder)] == ["one"]
 
 
 def test_damaged_log_lines_are_counted_and_the_others_are_read(run: Callable[..., RunFolder]) -> None:
@@ -129,9 +129,9 @@ def test_damaged_log_lines_are_counted_and_the_others_are_read(run: Callable[...
     (path,) = folder.path.glob("*.jsonl")
     path.write_bytes(b'{"kid": 3}\n\xff\n' + path.read_bytes())
 
-    found, damaged = folder.collect()
+    events, damaged = folder.collect()
 
-    assert ([event.test for _, event in found], damaged) == (["test_é.py::test"], 2)
+    assert ([event.test for _, event in events], damaged) == (["test_é.py::test"], 2)
 
 
 def test_tunings_of_a_run_that_still_lives_are_not_recovered(run: Callable[..., RunFolder]) -> None:
@@ -181,7 +181,7 @@ def test_a_log_line_written_while_the_run_ends_is_recovered(run: Callable[..., R
     worker.append(lookup("late").to_event())
     ending.close(written=True)
 
-    assert "late" in [found.problem.kernel for found in recovered_in(run())]
+    assert "late" in [recovered.problem.kernel for recovered in recovered_in(run())]
 
 
 def test_the_logs_of_a_run_are_removed_after_its_dump(tmp_path: Path, run: Callable[..., RunFolder]) -> None:
@@ -196,8 +196,12 @@ def test_the_logs_of_a_run_are_removed_after_its_dump(tmp_path: Path, run: Calla
 
 def test_a_run_ends_although_a_test_closed_its_lock_descriptor(run: Callable[..., RunFolder]) -> None:
     folder = run()
-    held = os.path.realpath(folder.path / "lock")
-    (descriptor,) = [int(one.name) for one in Path("/proc/self/fd").iterdir() if os.path.realpath(one) == held]
+    lock = os.path.realpath(folder.path / "lock")
+    (descriptor,) = [
+        int(descriptor_link.name)
+        for descriptor_link in Path("/proc/self/fd").iterdir()
+        if os.path.realpath(descriptor_link) == lock
+    ]
     os.close(descriptor)
 
     folder.close(written=True)
@@ -219,7 +223,7 @@ def test_a_full_disk_loses_only_the_line_being_logged(run: Callable[..., RunFold
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     log.append(lookup("after").to_event())
 
-    assert [found.problem.kernel for _, found in asked_in(folder)] == ["before", "after"]
+    assert [asked_lookup.problem.kernel for _, asked_lookup in asked_in(folder)] == ["before", "after"]
     assert log.error == "File too large"
 
 
@@ -301,7 +305,7 @@ def test_a_killed_run_is_recovered_while_its_forked_child_lives(run: Callable[..
         pass
     killed.close(written=False)  # as the system does it for a parent that was killed
 
-    assert sorted(found.problem.kernel for found in recovered_in(run())) == ["child", "parent"]
+    assert sorted(recovered.problem.kernel for recovered in recovered_in(run())) == ["child", "parent"]
     os.close(write)
     os.waitpid(child, 0)
 

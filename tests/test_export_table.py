@@ -63,7 +63,7 @@ def config_in_vllm(folder: Path, device: str, m: int, dtype: str | None, blocks:
     rows = json.loads((folder / f"E=128,N=768,device_name={device}{selectors}.json").read_text())
     rows.pop("triton_version", None)
     by_m = {int(key): value for key, value in rows.items()}
-    return by_m[min(by_m, key=lambda known: abs(known - m))]
+    return by_m[min(by_m, key=lambda size: abs(size - m))]
 
 
 def config_in_sglang(folder: Path, device: str, m: int, dtype: str | None, blocks: list[int] | None) -> dict[str, int]:
@@ -74,7 +74,7 @@ def config_in_sglang(folder: Path, device: str, m: int, dtype: str | None, block
     rows = {
         int(key): value for key, value in json.loads((folder / "configs" / "triton_3_6_0" / name).read_text()).items()
     }
-    return rows[min(rows, key=lambda known: abs(known - m))]
+    return rows[min(rows, key=lambda size: abs(size - m))]
 
 
 @pytest.mark.parametrize(("preset", "config"), [("vllm", config_in_vllm), ("sglang", config_in_sglang)])
@@ -109,7 +109,7 @@ def test_a_table_without_preset_has_the_named_params_in_order(export: Export) ->
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         (
             ("--file=N={N}.json", "--row=M"),
@@ -127,12 +127,12 @@ def test_a_table_without_preset_has_the_named_params_in_order(export: Export) ->
     ],
 )
 def test_an_entry_that_fits_no_table_is_an_error_with_no_file(
-    export: Export, options: tuple[str, ...], said: str
+    export: Export, options: tuple[str, ...], message: str
 ) -> None:
     status, _, error = export(entry(8, 16, topk=1), entry(8, 32, topk=2), options=options)
 
     assert status == 4
-    assert said in error
+    assert message in error
     assert error.count("\n") == 1
     assert not (export.folder / "configs").exists()
 

@@ -70,8 +70,8 @@ def test_misses_of_two_kernels_or_reasons_are_joined_separately() -> None:
     )
     other = build_misses("gelu", n=[1, 2, 3, 4])
 
-    found = list_findings(result(rows=(*near, *other)))
-    assert sorted((finding.problem, finding.problem_count) for finding in found) == [
+    findings = list_findings(result(rows=(*near, *other)))
+    assert sorted((finding.problem, finding.problem_count) for finding in findings) == [
         ("toy:gelu", 4), ("toy:relu (m=1)", 4), ("toy:relu (n=100)", 4),
     ]  # fmt: skip
 
@@ -79,9 +79,9 @@ def test_misses_of_two_kernels_or_reasons_are_joined_separately() -> None:
 def test_unused_entries_of_a_kernel_are_joined_by_reason() -> None:
     """Either no test requested the problem, or a test requested it with other code or candidates."""
     entries = tuple(Entry(row.problem) for row in build_misses(n=[1, 2, 3, 4, 5]))
-    (asked,) = build_misses(n=[5])
+    (requested,) = build_misses(n=[5])
 
-    assert describe_findings(replace(asked, outcome=Outcome.HIT), unused_entries=entries) == [
+    assert describe_findings(replace(requested, outcome=Outcome.HIT), unused_entries=entries) == [
         "UNUSED toy:relu: 4 unused, n = 1, 2, 3, 4; not requested by any test",
         "UNUSED toy:relu (n=5): only requested with other code or candidates",
     ]
@@ -90,9 +90,9 @@ def test_unused_entries_of_a_kernel_are_joined_by_reason() -> None:
 def test_a_joined_row_counts_its_tests_and_problems() -> None:
     rows = [replace(row, tests=(f"t::{number // 2}",)) for number, row in enumerate(build_misses(n=[1, 2, 3, 4]))]
 
-    (found,) = list_findings(result(rows=tuple(rows)))
+    (finding,) = list_findings(result(rows=tuple(rows)))
 
-    assert (found.test, found.other_test_count, found.problem_count) == ("t::0", 1, 4)
+    assert (finding.test, finding.other_test_count, finding.problem_count) == ("t::0", 1, 4)
 
 
 def test_misses_of_a_hypothesis_test_are_marked_as_drawn_anew() -> None:

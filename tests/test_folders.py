@@ -69,18 +69,18 @@ def test_with_home_at_the_root_the_lock_folder_is_in_tmpdir(base: Path, monkeypa
     assert find_shared_folder().path == base / name()
 
 
-@pytest.mark.parametrize("found", ["a plain file", "a dangling link", "a link to a folder", "a folder that is open"])
-def test_a_file_or_link_in_place_of_the_lock_folder_is_kept(base: Path, found: str) -> None:
+@pytest.mark.parametrize("obstacle", ["a plain file", "a dangling link", "a link to a folder", "a folder that is open"])
+def test_a_file_or_link_in_place_of_the_lock_folder_is_kept(base: Path, obstacle: str) -> None:
     elsewhere = base / "elsewhere"
     elsewhere.mkdir(mode=0o700)
     place = base / name()
-    if found == "a plain file":
+    if obstacle == "a plain file":
         place.write_text("kept")
-    elif found == "a folder that is open":
+    elif obstacle == "a folder that is open":
         place.mkdir()
         place.chmod(0o777)
     else:
-        place.symlink_to(elsewhere if found == "a link to a folder" else base / "nowhere")
+        place.symlink_to(elsewhere if obstacle == "a link to a folder" else base / "nowhere")
     before = place.lstat()
 
     shared = find_shared_folder()

@@ -139,7 +139,7 @@ def check_html(text: str) -> None:
     assert text.count("<!--") == 0
     assert text.count("<script") == text.count("</script>") == 2
     data = json.loads(re.search(r'<script type="application/json" id="data">(.*)</script>', text)[1])
-    assert any("<img src=x onerror" in one["kernel"] for one in data["lookups"])
+    assert any("<img src=x onerror" in lookup["kernel"] for lookup in data["lookups"])
 
 
 #: The checks of reports whose own marks could have an effect, by suffix. All other reports must be plain lines.

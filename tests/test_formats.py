@@ -171,10 +171,10 @@ def test_a_wrong_suffix_is_an_error_that_names_the_right_one(format, written):
     if format in forms:
         assert decode(data, format, "cache").entries == (MATMUL,)
     else:
-        told = [
+        expected = [
             f"holds {form.value.name}, not {format.value.name} (name it {form.value.suffixes[0]})" for form in forms
         ]
-        assert refusal(data, format).removeprefix("cache: ") in told
+        assert refusal(data, format).removeprefix("cache: ") in expected
 
 
 @every_format
@@ -231,8 +231,8 @@ def test_decoding_an_empty_file_is_an_error(data, format):
 
 @every_text
 def test_binary_data_with_a_text_suffix_is_an_error(format):
-    what = f"holds binary, not {format.value.name} (name it .pb)"
-    assert refusal(encode(CACHE, Format.BINARY), format) == f"cache: {what}"
+    message = f"holds binary, not {format.value.name} (name it .pb)"
+    assert refusal(encode(CACHE, Format.BINARY), format) == f"cache: {message}"
 
 
 @pytest.mark.parametrize(
@@ -252,9 +252,9 @@ def test_a_syntax_error_is_reported_with_its_line(data, format, place):
 def test_a_merge_conflict_is_an_error_with_line_and_git_command(format):
     lines = encode(Cache((MATMUL,)), format).decode().splitlines(keepends=True)
     lines[1:1] = ["<<<<<<< HEAD\n", "=======\n", ">>>>>>> main\n"]
-    told = refusal("".join(lines), format)
-    assert told.startswith("cache:2: an unresolved merge conflict")
-    assert told.endswith("&& git add cache)")
+    message = refusal("".join(lines), format)
+    assert message.startswith("cache:2: an unresolved merge conflict")
+    assert message.endswith("&& git add cache)")
 
 
 @pytest.mark.parametrize(
@@ -344,8 +344,8 @@ def test_the_suffix_of_a_path_decides_its_format(format):
 
 @pytest.mark.parametrize("name", ["cache", "cache.docx", ".json"])
 def test_an_unknown_suffix_is_an_error_that_lists_the_known_ones(name):
-    known = " ".join(suffix for format in Format for suffix in format.value.suffixes)
-    with pytest.raises(CacheError, match=re.escape(known)):
+    suffixes = " ".join(suffix for format in Format for suffix in format.value.suffixes)
+    with pytest.raises(CacheError, match=re.escape(suffixes)):
         find_format(PurePath(name))
 
 

@@ -294,8 +294,8 @@ def test_setup_reset_and_verify_are_called_in_order_around_runs() -> None:
     """A candidate has a reset before each run and a setup before each measurement. Its result is verified once."""
     seen: list[str] = []
 
-    def note(what: str, config: Any, *result: Any) -> None:
-        seen.append(what)
+    def note(step: str, config: Any, *result: Any) -> None:
+        seen.append(step)
 
     tune(
         "k",
@@ -437,10 +437,10 @@ def test_the_optuna_strategy_tries_the_same_candidates_again(memory: function.Me
 
     def search() -> tuple[Any, list[int]]:
         memory.chosen.clear()
-        asked: list[int] = []
+        tried: list[int] = []
 
         def run(config: dict[str, int]) -> float:
-            asked.append(config["a"] * 100 + config["b"])
+            tried.append(config["a"] * 100 + config["b"])
             if config["b"] == 7:
                 raise InvalidConfiguration("odd")
             return 1.0 + abs(config["a"] - 12) + abs(config["b"] - 3)
@@ -452,27 +452,27 @@ def test_the_optuna_strategy_tries_the_same_candidates_again(memory: function.Me
             strategy=Optuna(trials=60),
             measuring=AS_TOLD,
         )
-        return choice, list(dict.fromkeys(asked))
+        return choice, list(dict.fromkeys(tried))
 
-    choice, asked = search()
+    choice, tried = search()
 
-    assert search() == (choice, asked)
-    assert len(asked) <= 60
-    assert not [number for number in asked if number // 100 == 5]
+    assert search() == (choice, tried)
+    assert len(tried) <= 60
+    assert not [number for number in tried if number // 100 == 5]
     assert abs(choice["a"] - 12) + abs(choice["b"] - 3) < 40
 
 
 def test_the_random_strategy_tries_the_same_candidates_again(memory: function.Memory) -> None:
     def search() -> list[int]:
         memory.chosen.clear()
-        asked: list[int] = []
+        tried: list[int] = []
 
         def run(config: int) -> float:
-            asked.append(config)
+            tried.append(config)
             return float(config)
 
         tune("k", space=range(100), run=run, strategy=Random(trials=7), measuring=AS_TOLD)
-        return asked
+        return tried
 
     assert search() == search()
     assert len(set(search())) == 7

@@ -65,8 +65,8 @@ def test_two_threads_wait_until_another_process_frees_the_gpu(lock: Locks, path:
     entered: list[bool] = []
 
     def measure() -> None:
-        with lock.measuring() as held:
-            entered.append(held)
+        with lock.measuring() as is_undisturbed:
+            entered.append(is_undisturbed)
 
     in_thread(measure)
     until(lambda: lock.is_holding_gpu)
@@ -88,8 +88,8 @@ def test_the_gpu_lock_is_released_by_the_last_measuring_thread(
     inside: list[str] = []
 
     def measure(name: str) -> None:
-        with lock.measuring() as held:
-            assert held
+        with lock.measuring() as is_undisturbed:
+            assert is_undisturbed
             inside.append(name)
             may_leave[name].wait(SOON_S)
         inside.remove(name)
@@ -112,25 +112,25 @@ def test_after_a_lock_time_out_nested_measurements_are_disturbed(tmp_path: Path,
     other_process.acquire()
     lock = Locks(0.05, lambda: "gpu", SharedFolder(tmp_path))
 
-    with lock.measuring() as held:
+    with lock.measuring() as is_undisturbed:
         other_process.release()
         with lock.measuring() as nested:
-            assert not held
+            assert not is_undisturbed
             assert not nested, "what is outside of it has begun without the lock"
-    with lock.measuring() as held:
-        assert held
+    with lock.measuring() as is_undisturbed:
+        assert is_undisturbed
 
 
 def test_a_child_forked_while_measuring_gets_no_gpu_lock(tmp_path: Path) -> None:
     lock = Locks(SOON_S, lambda: "gpu", SharedFolder(tmp_path))
     started = time.monotonic()
 
-    with ExitStack() as held:
-        assert held.enter_context(lock.measuring())
+    with ExitStack() as measurement:
+        assert measurement.enter_context(lock.measuring())
         child = os.fork()
         if child == 0:
             with lock.measuring() as undisturbed:
-                held.close()
+                measurement.close()
                 os._exit(int(undisturbed))
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
         assert not is_free(next(tmp_path.glob("gpu-*.lock"))), "the child has let go of its parent's lock"

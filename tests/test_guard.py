@@ -369,10 +369,10 @@ def test_on_miss_error_fails_the_test_for_an_error_of_the_plugin() -> None:
 def test_on_miss_error_fails_for_an_adapter_error_before_lookup(library: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     hook = replacing_choose(FailsBeforeItLooksUp())
     strict = Policy(on_miss="error")
-    told = "autotune: MISS toy: error in choose(): AttributeError: no such field"
+    message = "autotune: MISS toy: error in choose(): AttributeError: no such field"
 
     loaded = hooked(monkeypatch, hook, policy=strict, index=EntryIndex.from_caches([]))
-    with loaded, pytest.raises(pytest.fail.Exception, match=re.escape(told)):
+    with loaded, pytest.raises(pytest.fail.Exception, match=re.escape(message)):
         library.Tuner(abs).choose()
     with hooked(monkeypatch, hook, policy=strict) as session:
         assert library.Tuner(abs).choose() == 32, "a run that loads nothing"

@@ -208,8 +208,8 @@ def test_tuner_options_match_by_prefix_up_to_a_dot(
 ) -> None:
     session = session_of(tuners=tuners, ignore=ignore)
 
-    for asked in (session.is_left_out, session.ignores, session.leaves_alone):
-        assert asked("inductor.config", "triton_poi_fused_add") is ignored
+    for is_excluded in (session.is_left_out, session.ignores, session.leaves_alone):
+        assert is_excluded("inductor.config", "triton_poi_fused_add") is ignored
 
 
 def test_a_paused_or_ended_session_answers_no_lookup(capsys: pytest.CaptureFixture[str]) -> None:

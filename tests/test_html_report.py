@@ -61,9 +61,9 @@ def test_the_html_page_loads_no_urls_and_runs_only_its_script() -> None:
     assert policy is not None
     assert policy[1].startswith("default-src 'none'; ")
     for tag in ("style", "script"):
-        found = re.search(rf"<{tag}>(.*?)</{tag}>", page, re.DOTALL)
-        assert found is not None
-        digest = base64.b64encode(hashlib.sha256(found[1].encode()).digest()).decode()
+        match = re.search(rf"<{tag}>(.*?)</{tag}>", page, re.DOTALL)
+        assert match is not None
+        digest = base64.b64encode(hashlib.sha256(match[1].encode()).digest()).decode()
         assert f"{tag}-src 'sha256-{digest}'" in policy[1]
     urls = set(re.findall(r"\w+://[^\"' ]+", page)) - {"http://www.w3.org/2000/svg"}
     assert not urls

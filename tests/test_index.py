@@ -55,7 +55,7 @@ def test_an_entry_of_the_last_loaded_cache_takes_precedence():
         EntryIndex.from_caches([Cache((fast,)), Cache((slow,))]),
         crossed(EntryIndex.from_caches([Cache((fast,)), Cache((slow,))])),
     ):
-        assert [found.choice.time_us for found in index.list_same_key(fast.problem)] == [9.0, 1.0]
+        assert [same_key_entry.choice.time_us for same_key_entry in index.list_same_key(fast.problem)] == [9.0, 1.0]
 
 
 def test_the_index_finds_kernels_by_their_fingerprint(index) -> None:

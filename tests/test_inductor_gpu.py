@@ -124,7 +124,7 @@ def dump_and_load(folder: Path, *options: str) -> tuple[Run, Run]:
 
 
 def each(run: Run, fact: str) -> dict[str, Any]:
-    return {test: found[fact] for tests in run.facts.values() for test, found in tests.items()}
+    return {test: test_facts[fact] for tests in run.facts.values() for test, test_facts in tests.items()}
 
 
 @pytest.mark.parametrize(

@@ -118,8 +118,8 @@ def test_code_of_a_checkout_or_editable_install_is_in_the_digest(
     source = machine.read()
 
     assert source.libraries == frozenset()
-    own = read_source(sys.modules["lib_helpers"].helper).parts["helper"]
-    assert source.parts["helper"] == own
+    part = read_source(sys.modules["lib_helpers"].helper).parts["helper"]
+    assert source.parts["helper"] == part
 
 
 def test_code_of_the_kernels_own_distribution_is_in_the_digest(machine: Machine) -> None:

@@ -32,7 +32,7 @@ def kept(one: Entry) -> Entry:
 
 
 def chosen(cache: Cache) -> list[str]:
-    return [str(one.choice) for one in cache.entries]
+    return [str(merged_entry.choice) for merged_entry in cache.entries]
 
 
 def test_a_new_entry_is_added_without_its_candidates() -> None:
@@ -80,7 +80,7 @@ def test_an_entry_that_replaces_another_gets_the_next_generation() -> None:
 
     def generations(*measured: Entry, used: tuple[Entry, ...] = ()) -> list[int]:
         merged = merge_run(Cache((committed,)), map(MeasuredEntry, measured), used)
-        return [one.generation for one in merged.cache.entries]
+        return [merged_entry.generation for merged_entry in merged.cache.entries]
 
     assert generations(other) == generations(used=(kept(other),)) == [3]
     assert (
@@ -241,7 +241,7 @@ def test_keep_pruned_keeps_entries_of_other_pruned_lists(keep: bool) -> None:
     problem = Problem("t", "k", (), Device("GPU", "arch", 1))
     choice = Candidate(params=(Value("BLOCK", 1),), time_us=1.0)
     other = Entry(problem, (Value("search", "other", "digest"),), choice)
-    before = Cache((*(Entry(problem, one, choice) for one in lists[:2]), other))
+    before = Cache((*(Entry(problem, fingerprint, choice) for fingerprint in lists[:2]), other))
 
     after = merge_run(
         before, [MeasuredEntry(Entry(problem, lists[2], choice))], rules=MergeRules(keep_pruned=keep)

@@ -152,21 +152,25 @@ def test_text_that_utf8_cannot_encode_is_escaped() -> None:
 
 
 def test_keys_with_equal_values_in_another_order_are_equal() -> None:
-    one, other = (Problem("t", "k", tuple(Value(name, 1) for name in names), GPU) for names in ("MNK", "KMN"))
+    first, second = (Problem("t", "k", tuple(Value(name, 1) for name in names), GPU) for names in ("MNK", "KMN"))
 
-    assert [value.name for value in one.key] == ["M", "N", "K"]
-    assert (one, one.digest, hash(one)) == (other, other.digest, hash(other))
-    assert str(one) == "t:k (M=1, N=1, K=1)"
+    assert [value.name for value in first.key] == ["M", "N", "K"]
+    assert (first, first.digest, hash(first)) == (second, second.digest, hash(second))
+    assert str(first) == "t:k (M=1, N=1, K=1)"
 
 
 def test_problems_are_sorted_by_number_not_by_text() -> None:
     problems = [Problem("t", "k", (Value("M", m),), GPU) for m in (1024, 1, 128)]
 
-    assert [one.key[0].value for one in sorted(problems, key=lambda one: one.sort_key)] == [1, 128, 1024]
+    assert [problem.key[0].value for problem in sorted(problems, key=lambda problem: problem.sort_key)] == [
+        1,
+        128,
+        1024,
+    ]
 
 
 def test_problems_that_differ_in_one_field_hash_differently() -> None:
-    one = Problem("t", "k", (Value("M", 1),), GPU)
+    problem_of_m = Problem("t", "k", (Value("M", 1),), GPU)
     others = [
         Problem("t", "k", (Value("N", 1),), GPU),
         Problem("t", "k", (Value("M", 1, "dtype"),), GPU),
@@ -175,4 +179,4 @@ def test_problems_that_differ_in_one_field_hash_differently() -> None:
     ]
 
     # A file that holds many problems of one hash would take minutes.
-    assert len({hash(problem) for problem in (one, *others)}) == 5
+    assert len({hash(problem) for problem in (problem_of_m, *others)}) == 5

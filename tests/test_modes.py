@@ -33,7 +33,9 @@ def without(mode: str, folder: Path) -> None:
     text = registry.read_text(encoding="utf-8")
     calls = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Call)]
     rows = [call for call in calls if isinstance(call.func, ast.Name) and call.func.id == "ModeRow"]
-    (row,) = (one for one in rows if isinstance(one.args[0], ast.Constant) and one.args[0].value == mode)
+    (row,) = (
+        mode_row for mode_row in rows if isinstance(mode_row.args[0], ast.Constant) and mode_row.args[0].value == mode
+    )
     assert row.end_lineno is not None
     lines = text.splitlines()
     registry.write_text("\n".join(lines[: row.lineno - 1] + lines[row.end_lineno :]) + "\n", encoding="utf-8")
@@ -57,9 +59,9 @@ def test_dump_and_load_work_if_one_mode_is_removed_from_the_code(mode: ModeRow, 
 
     assert "1 problem tuned" in run_in(tmp_path, "--autotune-dump=cache.textproto").stdout
     assert "\n1 hit" in run_in(tmp_path, "--autotune-load=cache.textproto").stdout
-    told = run_in(tmp_path, "--help").stdout
-    assert "--autotune-load" in told
-    assert not any(f"{name} " in told for option in mode.options for name in (option.flag, option.ini))
+    help_text = run_in(tmp_path, "--help").stdout
+    assert "--autotune-load" in help_text
+    assert not any(f"{name} " in help_text for option in mode.options for name in (option.flag, option.ini))
 
 
 SWITCHED = """

@@ -21,12 +21,14 @@ def problem(device: Device = GPU, **key: Any) -> Problem:
 
 
 def index(*problems: Problem) -> EntryIndex:
-    return EntryIndex.from_caches([Cache(tuple(Entry(one, (), Candidate()) for one in problems))])
+    return EntryIndex.from_caches(
+        [Cache(tuple(Entry(problem_of_entry, (), Candidate()) for problem_of_entry in problems))]
+    )
 
 
-def reason(asked: Problem, *problems: Problem, alias: str = "") -> str:
-    policy = Policy(device_aliases={asked.device.name: alias} if alias else {})
-    return explain_miss([index(*problems)], asked, policy).text
+def reason(missed: Problem, *problems: Problem, alias: str = "") -> str:
+    policy = Policy(device_aliases={missed.device.name: alias} if alias else {})
+    return explain_miss([index(*problems)], missed, policy).text
 
 
 def test_a_miss_names_only_key_values_that_differ_from_nearest() -> None:
@@ -63,27 +65,27 @@ def test_a_miss_with_other_key_names_lists_the_entries_key_names() -> None:
 
 def test_a_key_value_that_one_entry_lacks_is_compared_with_none() -> None:
     settings = Value("settings", "max_autotune", "settings")
-    asked, plain, set_up = problem(M=1), problem(M=2), problem(M=1, settings=settings)
+    missed, plain, set_up = problem(M=1), problem(M=2), problem(M=1, settings=settings)
 
-    assert reason(asked, set_up) == "no entry; the nearest has settings max_autotune instead of none"
-    assert reason(asked, plain, set_up) == "no entry; the nearest has M 2 instead of 1"
-    assert reason(set_up, asked) == "no entry; the nearest has settings none instead of max_autotune"
+    assert reason(missed, set_up) == "no entry; the nearest has settings max_autotune instead of none"
+    assert reason(missed, plain, set_up) == "no entry; the nearest has M 2 instead of 1"
+    assert reason(set_up, missed) == "no entry; the nearest has settings none instead of max_autotune"
     assert reason(problem(M=1, sizes="[s0, 8]"), plain) == (
         "no entry; the nearest has M 2 instead of 1, sizes none instead of [s0, 8]"
     )
-    assert reason(problem(M=1, code=Value("code", "a", "digest")), asked) == "no entry; new or changed code"
+    assert reason(problem(M=1, code=Value("code", "a", "digest")), missed) == "no entry; new or changed code"
     assert reason(problem(M=1, K=1), plain) == "no entry; the nearest has M 2 instead of 1, K none instead of 1"
     assert reason(problem(K=1, N=1), problem(K=1, M=1)).endswith("the entries of this kernel have K, M")
 
 
 def test_a_row_lists_the_test_with_the_worst_outcome_first() -> None:
-    asked = problem(M=1)
-    met = [
-        Lookup(Identity(asked, ()), Outcome.HIT, test="test_first"),
-        Lookup(Identity(asked, (Value("source", "b"),)), Outcome.STALE, "reason", "test_stale"),
-        Lookup(Identity(asked, ()), Outcome.HIT, test="test_last"),
+    problem_of_row = problem(M=1)
+    lookups = [
+        Lookup(Identity(problem_of_row, ()), Outcome.HIT, test="test_first"),
+        Lookup(Identity(problem_of_row, (Value("source", "b"),)), Outcome.STALE, "reason", "test_stale"),
+        Lookup(Identity(problem_of_row, ()), Outcome.HIT, test="test_last"),
     ]
-    (row,) = build_rows(met, EntryIndex(()), Policy(), MergeResult(Cache()))
+    (row,) = build_rows(lookups, EntryIndex(()), Policy(), MergeResult(Cache()))
     assert row.outcome is Outcome.STALE
     assert row.tests == ("test_stale", "test_first", "test_last")
 

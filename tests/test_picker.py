@@ -83,12 +83,12 @@ class Exported:
         prune = self.module.pick("lib.add", **options)
         more = {} if DTYPE is ... else {"DTYPE": DTYPE}
         a = SimpleNamespace(dtype=type("dtype", (), {"__str__": lambda self: dtype})())
-        with warnings.catch_warnings(record=True) as told:
+        with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            left = prune(
+            configs = prune(
                 CONFIGS, {"a": a, "M": m, "ACTIVATION": ACTIVATION, **more}, CAUSAL=True, grid=lambda meta: (1,)
             )
-        return [config.BLOCK for config in left], [str(one.message) for one in told]
+        return [config.BLOCK for config in configs], [str(warning.message) for warning in caught]
 
 
 Export = Callable[..., Exported]
@@ -136,10 +136,10 @@ def test_an_exported_module_picks_the_choice_of_a_known_problem(export: Export) 
 def test_triton_tunes_an_unexported_problem_with_one_warning(export: Export) -> None:
     exported = export(entry(64, 32), options=("--kernel=lib.*", "--device=NVIDIA*"))
 
-    left, told = exported.pick(65)
+    blocks, warned = exported.pick(65)
 
-    assert left == [16, 32, 64, 128]
-    assert told == [
+    assert blocks == [16, 32, 64, 128]
+    assert warned == [
         "lib.add: no choice is known for {'CAUSAL': True, 'M': 65, 'a.dtype': 'float16'}, so Triton tunes "
         "(cover it in the tests, then: "
         "pytest-autotune export c.textproto --to=python '--kernel=lib.*' '--device=NVIDIA*' --output=_tuned.py)"
@@ -187,9 +187,9 @@ def test_an_exported_choice_that_the_pruner_drops_is_not_used(export: Export) ->
 
     assert exported.pick(64, prune=small) == ([32], [])
     assert exported.pick(32, prune=small) == ([16], [])  # nothing is there to be tuned
-    left, told = exported.pick(128, prune=small)
-    assert left == [16, 32, 64]
-    assert len(told) == 1
+    blocks, warned = exported.pick(128, prune=small)
+    assert blocks == [16, 32, 64]
+    assert len(warned) == 1
 
 
 def test_a_thread_with_a_picked_choice_does_no_benchmark(export: Export, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -210,10 +210,10 @@ def test_a_thread_with_a_picked_choice_does_no_benchmark(export: Export, monkeyp
 def test_nearest_picks_the_closest_choice_in_the_named_sizes(export: Export) -> None:
     exported = export(entry(16, 16), entry(4096, 128), entry(300, 64, dtype="fp32"))
 
-    left, told = exported.pick(300, nearest=["M"])
+    blocks, warned = exported.pick(300, nearest=["M"])
 
-    assert left == [128]  # 3.8 doublings away, and 16 is 4.2, though in numbers it is the nearer one
-    assert told[0].startswith("lib.add: the choice of {'CAUSAL': 1, 'M': 4096, 'a.dtype': 'float16'} is used for {")
+    assert blocks == [128]  # 3.8 doublings away, and 16 is 4.2, though in numbers it is the nearer one
+    assert warned[0].startswith("lib.add: the choice of {'CAUSAL': 1, 'M': 4096, 'a.dtype': 'float16'} is used for {")
     assert exported.pick(100, nearest=["M"])[0] == [16]
     assert len(exported.pick(300, nearest=["CAUSAL"])[0]) == 4
     assert len(exported.pick(300, "torch.bfloat16", nearest=["M"])[0]) == 4
@@ -223,13 +223,13 @@ def test_nearest_picks_the_closest_choice_in_the_named_sizes(export: Export) -> 
     assert [len(odd.pick(m, nearest=["M"])[0]) for m in ("15", None)] == [4, 4]
 
     is_gone = export(entry(64, 999), entry(256, 64))
-    left, told = is_gone.pick(65, nearest=["M"])
-    assert len(left) == 4
-    assert "{'BLOCK': 999, 'num_warps': 4} is no candidate any more" in told[0]
+    blocks, warned = is_gone.pick(65, nearest=["M"])
+    assert len(blocks) == 4
+    assert "{'BLOCK': 999, 'num_warps': 4} is no candidate any more" in warned[0]
 
 
 @pytest.mark.parametrize(
-    ("on", "options", "other_devices", "left"),
+    ("on", "options", "other_devices", "expected"),
     [
         (H100, (), False, [32]),
         (replace(H100, name="OEM H800"), (), False, [32]),
@@ -241,52 +241,52 @@ def test_nearest_picks_the_closest_choice_in_the_named_sizes(export: Export) -> 
     ids=["exact", "same size", "another size", "another size, if wanted", "alias", "never another architecture"],
 )
 def test_exported_choices_serve_gpus_of_the_same_architecture(
-    export: Export, on: Device, options: tuple[str, ...], other_devices: bool, left: list[int]
+    export: Export, on: Device, options: tuple[str, ...], other_devices: bool, expected: list[int]
 ) -> None:
     # The first is the nearest to all of them in size.
     aliased = H200 if options else replace(H200, name="NVIDIA H20", multiprocessors=78)
     exported = export(entry(64, 32, H100), entry(64, 64, aliased), on=on, options=options)
 
-    found, told = exported.pick(64, other_devices=other_devices)
+    blocks, warned = exported.pick(64, other_devices=other_devices)
 
-    assert found == left
+    assert blocks == expected
     is_exact = on == H100 or (options and on == PCIE)
-    assert len(told) == (0 if is_exact else 1)
+    assert len(warned) == (0 if is_exact else 1)
 
 
 def test_another_triton_version_or_a_damaged_export_warns_once(export: Export) -> None:
     exported = export(entry(64, 32), triton="3.8.0")
 
-    left, told = exported.pick(64)
+    blocks, warned = exported.pick(64)
 
-    assert left == [32]
+    assert blocks == [32]
     tuned_on = "('NVIDIA H200', 'sm_90', 132, '3.7') and not on ('NVIDIA H200', 'sm_90', 132, '3.8.0')"
-    assert told[0].startswith("lib.add: the choice of {'CAUSAL': True, 'M': 64, 'a.dtype': 'float16'} on " + tuned_on)
-    assert told[0].endswith(f"({TUNE_HERE}, then: {COMMAND})"), "an update keeps what was tuned with another Triton"
+    assert warned[0].startswith("lib.add: the choice of {'CAUSAL': True, 'M': 64, 'a.dtype': 'float16'} on " + tuned_on)
+    assert warned[0].endswith(f"({TUNE_HERE}, then: {COMMAND})"), "an update keeps what was tuned with another Triton"
     assert exported.pick(64) == ([32], [])
-    left, told = exported.pick(65, nearest=["M"])
-    assert left == [32]
-    assert len(told) == 1
+    blocks, warned = exported.pick(65, nearest=["M"])
+    assert blocks == [32]
+    assert len(warned) == 1
     assert len(exported.pick(65)[1]) == 1
 
     edited = export(entry(64, 32))
     edited.module.CHOICES = {"lib.add": {("NVIDIA H200", "sm_90"): []}}
-    left, told = edited.pick(64)
-    assert left == [16, 32, 64, 128]
-    assert told[0].startswith("lib.add: no choice can be picked (ValueError(")
+    blocks, warned = edited.pick(64)
+    assert blocks == [16, 32, 64, 128]
+    assert warned[0].startswith("lib.add: no choice can be picked (ValueError(")
 
 
 def test_triton_tunes_with_a_warning_on_a_gpu_without_choices(export: Export, monkeypatch: pytest.MonkeyPatch) -> None:
-    left, told = export(entry(64, 32), on=A100).pick(64)
-    assert left == [16, 32, 64, 128]
-    assert "no choice is known for ('NVIDIA A100', 'sm_80', 108, '3.7.1'), so Triton tunes" in told[0]
-    assert told[0].endswith(f"({TUNE_HERE}, then: {COMMAND})"), "a test is there, and this GPU is not"
+    blocks, warned = export(entry(64, 32), on=A100).pick(64)
+    assert blocks == [16, 32, 64, 128]
+    assert "no choice is known for ('NVIDIA A100', 'sm_80', 108, '3.7.1'), so Triton tunes" in warned[0]
+    assert warned[0].endswith(f"({TUNE_HERE}, then: {COMMAND})"), "a test is there, and this GPU is not"
 
     exported = export(entry(64, 32))
     monkeypatch.delitem(sys.modules, "torch")
-    left, told = exported.pick(64)
-    assert left == [16, 32, 64, 128]
-    assert "no choice can be picked (KeyError('torch')), so Triton tunes" in told[0]
+    blocks, warned = exported.pick(64)
+    assert blocks == [16, 32, 64, 128]
+    assert "no choice can be picked (KeyError('torch')), so Triton tunes" in warned[0]
 
 
 def test_the_export_leaves_out_a_problem_with_two_choices(export: Export, capsys: Any) -> None:

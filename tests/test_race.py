@@ -177,9 +177,9 @@ def test_two_processes_agree_although_kernel_times_shift() -> None:
     chance, differ = random.Random(1), 0
     for problem in range(20):
         usual_us = [5.5 + abs(chance.gauss(0, 0.3)) for _ in range(12)]
-        own = [[time_us + chance.gauss(0, 0.012) for time_us in usual_us] for _ in range(2)]
+        times_of_processes = [[time_us + chance.gauss(0, 0.012) for time_us in usual_us] for _ in range(2)]
         gpus = [Gpu(noise=0.03, seed=2 * problem + number, tick_us=0.032) for number in range(2)]
-        first, second = (race(gpu, times_us)[0] for gpu, times_us in zip(gpus, own, strict=True))
+        first, second = (race(gpu, times_us)[0] for gpu, times_us in zip(gpus, times_of_processes, strict=True))
         differ += first != second
         assert max(usual_us[first], usual_us[second]) < min(usual_us) * 1.04
 

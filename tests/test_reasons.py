@@ -8,7 +8,7 @@ from pytest_autotune.run.tuning import MAX_REASON_LENGTH, stable_reason
 
 
 @pytest.mark.parametrize(
-    ("one", "other", "kept"),
+    ("first", "second", "kept"),
     [
         ("no 0x7f12ab", "no 0X1", "no 0x..."),
         ("/tmp/tmp8dj3k2a1.cu(3): error", "/var/tmp/tmpabcdefg.cu(3): error", "tmp....cu(3): error"),
@@ -17,8 +17,8 @@ from pytest_autotune.run.tuning import MAX_REASON_LENGTH, stable_reason
         ("Thread-12 failed in process 7", "Thread-3 failed in process 88", "Thread-... failed in process ..."),
     ],
 )
-def test_addresses_pids_and_temporary_paths_are_cut_from_reasons(one: str, other: str, kept: str) -> None:
-    assert stable_reason(one) == stable_reason(other) == kept
+def test_addresses_pids_and_temporary_paths_are_cut_from_reasons(first: str, second: str, kept: str) -> None:
+    assert stable_reason(first) == stable_reason(second) == kept
 
 
 @pytest.mark.parametrize(
@@ -36,6 +36,6 @@ def test_numbers_and_places_in_a_compiler_error_are_kept(reason: str) -> None:
 
 
 def test_a_long_path_does_not_shorten_the_reason_after_it() -> None:
-    said = "x" * MAX_REASON_LENGTH
+    text = "x" * MAX_REASON_LENGTH
 
-    assert stable_reason(f"/{'d/' * 300}a.cu: {said}") == stable_reason(f"/b/a.cu: {said}")
+    assert stable_reason(f"/{'d/' * 300}a.cu: {text}") == stable_reason(f"/b/a.cu: {text}")

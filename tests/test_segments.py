@@ -104,7 +104,7 @@ def alone(suite: Suite) -> dict[str, str]:
 
 
 def objects(url: str) -> list[str]:
-    return sorted(one["path"] for page in obstore.list(bucket(url)) for one in page)
+    return sorted(item["path"] for page in obstore.list(bucket(url)) for item in page)
 
 
 # What users see.
@@ -200,7 +200,9 @@ def test_an_entry_of_a_newer_generation_replaces_a_faster_one(serial_suite: Suit
 
     assert cli.main(["merge", str(suite.cache), "-o", url]) == 0
 
-    assert [one.choice.time_us for one in held(url) if one.choice] == [20.0], "though the older one was faster"
+    assert [stored_entry.choice.time_us for stored_entry in held(url) if stored_entry.choice] == [20.0], (
+        "though the older one was faster"
+    )
 
 
 def test_a_dump_without_credentials_keeps_its_entries_in_a_file(
@@ -331,7 +333,9 @@ def test_a_failed_store_write_keeps_a_file_and_names_the_command(
     assert (suite.tunings, len(held(url))) == ([], 4), "the next run sends it"
     file = line.partition("merge ")[2].split()[0]
     assert cli.main(["merge", str(suite.folder / file), "-o", f"{url}again/"]) == 0
-    assert {one.problem for one in held(f"{url}again/")} == {one.problem for one in held(url)}
+    assert {stored_entry.problem for stored_entry in held(f"{url}again/")} == {
+        stored_entry.problem for stored_entry in held(url)
+    }
 
 
 @pytest.mark.parametrize("operation", ["LIST", "GET", "PUT"])
@@ -568,14 +572,14 @@ def test_s3_allows_plain_http_only_for_an_http_endpoint(monkeypatch) -> None:
 
 
 def test_a_store_error_names_the_host_but_no_password(url: str, monkeypatch) -> None:
-    for address, told in (
+    for address, words in (
         ("http://user:password@127.0.0.1:1", "Connection refused (127.0.0.1:1) "),
         ("http://nowhere.invalid:1", "(nowhere.invalid:1) "),
     ):
         monkeypatch.setenv("AWS_ENDPOINT_URL", address)
         with pytest.raises(CacheError) as caught:
             held(url)
-        assert told in str(caught.value)
+        assert words in str(caught.value)
         assert "password" not in str(caught.value)
 
 

@@ -132,10 +132,10 @@ def test_failed_candidates_are_recorded_with_stable_reasons() -> None:
         assert lookups[0].is_tuned
 
     assert entries[0].candidates == entries[1].candidates
-    assert [one.failed for one in entries[0].candidates] == ["in tmp....ptx: bad", "no 0x..."]
+    assert [failed_candidate.failed for failed_candidate in entries[0].candidates] == ["in tmp....ptx: bad", "no 0x..."]
     session, lookups = a_session()
     fail(session, *[letter * 300 for letter in "mnopqrstu"])
-    assert [len(one.failed) for one in lookups[0].entry.candidates] == [200] * 5
+    assert [len(failed_candidate.failed) for failed_candidate in lookups[0].entry.candidates] == [200] * 5
 
 
 def test_a_recorded_failure_is_a_hit_that_takes_no_claim() -> None:
@@ -279,19 +279,19 @@ def test_a_reported_tuning_without_a_load_passes_on_miss_error() -> None:
 
 
 def test_measuring_outside_a_tuning_locks_the_named_gpu() -> None:
-    held = []
+    processors = []
 
     class Held(Coordinator):
         @contextmanager
         def measuring(self, on: str = "") -> Iterator[bool]:
-            held.append(on)
+            processors.append(on)
             yield True
 
     session, _ = a_session(None, Held(Locks(1.0)))
 
     with session.measuring("GPU-a") as undisturbed:
         assert undisturbed
-    assert held == ["GPU-a"]
+    assert processors == ["GPU-a"]
 
 
 def test_tuning_seconds_leave_out_the_wait_for_the_gpu() -> None:
@@ -351,7 +351,7 @@ def an_entry(kernel: str, choice: Candidate = FAST, source: str = "s", device: D
     ],
 )
 def test_a_renamed_kernel_misses_if_the_old_entry_differs(others) -> None:
-    assert [(one.outcome, one.is_tuned) for one in after_a_move(*others)] == [(Outcome.MISS, True)]
+    assert [(lookup.outcome, lookup.is_tuned) for lookup in after_a_move(*others)] == [(Outcome.MISS, True)]
 
 
 def test_a_renamed_kernel_hits_the_first_of_equal_old_entries() -> None:

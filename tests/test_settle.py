@@ -133,7 +133,7 @@ def test_rows_do_not_depend_on_the_order_of_worker_reports() -> None:
     began = beginning(kept)
     endings = [finished(began, collected(*order), plan=FileDump()).rows for order in itertools.permutations(lookups)]
 
-    assert all(one == endings[0] for one in endings)
+    assert all(ending == endings[0] for ending in endings)
 
 
 def test_an_entry_of_another_pruned_list_is_not_unused() -> None:
@@ -141,11 +141,11 @@ def test_an_entry_of_another_pruned_list_is_not_unused() -> None:
         made = entry(problem(M=key))
         return replace(made, fingerprint=(Value("pruned", pruned), *made.fingerprint))
 
-    asked, another, unasked = of("one", 1), of("other", 1), of("one", 2)
+    requested, another, unrequested = of("one", 1), of("other", 1), of("one", 2)
 
-    summary = finished(beginning(asked, another, unasked), collected(hit(asked)))
+    summary = finished(beginning(requested, another, unrequested), collected(hit(requested)))
 
-    assert summary.unused_entries == (unasked,)
+    assert summary.unused_entries == (unrequested,)
 
 
 def test_prune_keeps_entries_that_another_run_wrote_meanwhile() -> None:
@@ -153,7 +153,7 @@ def test_prune_keeps_entries_that_another_run_wrote_meanwhile() -> None:
 
     summary = finish_at(beginning(), collected(searched(mine)), Cache((theirs,)), RunRequest(FileDump(UPDATE_PRUNE)))
 
-    assert {one.problem for one in summary.merged.cache.entries} == {mine.problem, theirs.problem}
+    assert {merged_entry.problem for merged_entry in summary.merged.cache.entries} == {mine.problem, theirs.problem}
     assert summary.merged.counts_text == "1 added, 1 unchanged"
 
 
@@ -164,7 +164,7 @@ def test_a_recovered_tuning_is_dropped_if_this_run_tuned_anew() -> None:
 
     summary = finished(beginning(), found, plan=FileDump())
 
-    assert [one.choice for one in summary.merged.cache.entries] == [now.choice, other.choice]
+    assert [merged_entry.choice for merged_entry in summary.merged.cache.entries] == [now.choice, other.choice]
     assert summary.recovered_count == 1
     assert finished(beginning(), found).recovered_count == 0
 
@@ -184,8 +184,8 @@ def test_loaded_entries_missing_in_a_dump_are_counted_by_gpu(capsys: pytest.Capt
         == set()
     )
     assert finished(beginning(asked, *gone), found).left_out_entries == ()
-    told = [line.text for line in render_section(summary, 0)]
-    assert f"8 loaded entries that no test asked for stayed out of new.textproto (1 for {GPU}; 7 for {OTHER})" in told
+    lines = [line.text for line in render_section(summary, 0)]
+    assert f"8 loaded entries that no test asked for stayed out of new.textproto (1 for {GPU}; 7 for {OTHER})" in lines
     assert len(json_report.to_mapping(summary)["left_out"]) == 8
 
 
@@ -319,12 +319,12 @@ def test_without_a_load_uncacheable_problems_pass_the_gate() -> None:
 
 
 def test_a_gate_without_a_load_is_an_error_unless_a_test_loads() -> None:
-    why = "--autotune-max-misses: nothing is loaded"
+    message = "--autotune-max-misses: nothing is loaded"
     nothing_loaded = replace(MISSED, loaded=(), rows=tuple(replace(row, outcome=None) for row in MISSED.rows))
 
-    refused = judge(nothing_loaded, Limit.parse("0"), no_load_error=why)
-    assert (refused.failure, refused.is_usage_error) == (why, True)
-    assert judge(replace(MISSED, loaded=()), Limit.parse("9"), no_load_error=why).failure == ""
+    refused = judge(nothing_loaded, Limit.parse("0"), no_load_error=message)
+    assert (refused.failure, refused.is_usage_error) == (message, True)
+    assert judge(replace(MISSED, loaded=()), Limit.parse("9"), no_load_error=message).failure == ""
 
 
 def test_the_json_report_has_crashes_recoveries_and_old_versions() -> None:
@@ -338,13 +338,13 @@ def test_the_json_report_has_crashes_recoveries_and_old_versions() -> None:
 
     summary = finished(beginning(old), found, plan=FileDump(), mode_hints=("another run tells",))
 
-    told = "\n".join(line.word + line.text for line in render_section(summary, 1))
+    text = "\n".join(line.word + line.text for line in render_section(summary, 1))
     report = json_report.to_mapping(summary)
-    assert "worker gw3 crashed" in told
+    assert "worker gw3 crashed" in text
     assert report["crashed"] == ["gw3"]
-    assert "recovered 1 tuning" in told
+    assert "recovered 1 tuning" in text
     assert report["recovered"] == 1
-    assert "1 hit, tuned with toy 0.9; this run has toy 1.0 (another run tells)" in told
+    assert "1 hit, tuned with toy 0.9; this run has toy 1.0 (another run tells)" in text
     assert report["other_versions"] == [{"tuned_with": "toy 0.9", "running": "toy 1.0", "hits": 1}]
 
 
@@ -361,11 +361,11 @@ def test_the_json_report_says_if_a_measurement_was_disturbed() -> None:
 
 def test_only_prune_drops_specializations_that_were_not_compiled() -> None:
     old = replace(entry(problem()), compiled=("*fp16", "*fp32"))
-    met = Event(SPECIALIZATION, data={"entry": old.identity.digest, "text": "*fp16"})
+    event = Event(SPECIALIZATION, data={"entry": old.identity.digest, "text": "*fp16"})
 
     for prune, compiled in ((False, old.compiled), (True, ("*fp16",))):
-        found = collected(hit(old), mode_events=(met,))
+        found = collected(hit(old), mode_events=(event,))
         plan = FileDump(UPDATE_PRUNE if prune else UPDATE_ALL, is_update=True)
         summary = finished(beginning(old, held=(old,)), found, plan=plan)
 
-        assert [one.compiled for one in summary.merged.cache.entries] == [compiled]
+        assert [merged_entry.compiled for merged_entry in summary.merged.cache.entries] == [compiled]

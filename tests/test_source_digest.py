@@ -509,7 +509,7 @@ def test_the_digest_is_the_same_on_every_python(tmp_path: Path, python: str) -> 
         "print(*(source_digest(used) for used in (kernels.outer, classes.kernel)))"
     )
 
-    found = subprocess.run(
+    digests = subprocess.run(
         [python, "-c", program],
         env={**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{REPOSITORY}"},
         capture_output=True,
@@ -517,7 +517,7 @@ def test_the_digest_is_the_same_on_every_python(tmp_path: Path, python: str) -> 
         check=True,
     ).stdout.strip()
 
-    assert found == "3ed59b4d4076 3e484c9c08a3"  # by every Python from 3.10 to 3.13
+    assert digests == "3ed59b4d4076 3e484c9c08a3"  # by every Python from 3.10 to 3.13
 
 
 @pytest.mark.parametrize(

@@ -198,15 +198,15 @@ def test_an_entry_has_at_most_64_specializations() -> None:
     loaded_entry = entry("k", 64, *(f"=1{number:03}" for number in range(32)))
     texts = [build_event(loaded_entry, f"=2{number:03}") for number in range(100)]
 
-    [found] = dumped(Cache((loaded_entry,)), [loaded_entry], texts)
-    assert found == tuple(f"={number}" for number in (*range(1000, 1032), *range(2000, 2032)))
+    [texts_kept] = dumped(Cache((loaded_entry,)), [loaded_entry], texts)
+    assert texts_kept == tuple(f"={number}" for number in (*range(1000, 1032), *range(2000, 2032)))
 
 
-@pytest.mark.parametrize(("prune", "left"), [(False, ("new", "old")), (True, ("new",))])
-def test_prune_drops_specializations_that_a_run_did_not_compile(prune: bool, left: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(("prune", "kept"), [(False, ("new", "old")), (True, ("new",))])
+def test_prune_drops_specializations_that_a_run_did_not_compile(prune: bool, kept: tuple[str, ...]) -> None:
     loaded_entry = entry("k", 64, "old")
 
-    assert dumped(Cache((loaded_entry,)), [loaded_entry], [build_event(loaded_entry, "new")], prune=prune) == [left]
+    assert dumped(Cache((loaded_entry,)), [loaded_entry], [build_event(loaded_entry, "new")], prune=prune) == [kept]
 
 
 def test_prune_keeps_specializations_if_nothing_was_compiled() -> None:

@@ -166,12 +166,12 @@ def test_a_failed_listing_of_a_folder_cache_loses_no_entry(tmp_path, monkeypatch
 def test_a_dump_removes_temporary_files_of_a_killed_dump(tmp_path):
     path = f"{tmp_path}/kept/"
     update(path, adding(entry("add")))
-    left = tmp_path / "kept" / f".{entry('mul').problem.digest}.textproto{TEMPORARY}"
-    left.write_text("half")
+    temporary = tmp_path / "kept" / f".{entry('mul').problem.digest}.textproto{TEMPORARY}"
+    temporary.write_text("half")
 
     update(path, adding(entry("sub")))
 
-    assert not left.exists()
+    assert not temporary.exists()
 
 
 # Updating
@@ -283,8 +283,8 @@ def test_without_the_lock_a_dump_is_written_beside_the_cache(tmp_path, monkeypat
     monkeypatch.setattr(stores.disk, "locked", partial(locked, timeout_s=0.1))
     path = tmp_path / "c.textproto"
     update(path, adding(entry("add")))
-    with locked(tmp_path / ".c.textproto.lock", 0) as held:
-        assert held
+    with locked(tmp_path / ".c.textproto.lock", 0) as is_locked:
+        assert is_locked
         updated = update(path, adding(entry("mul")))
     assert updated.written_to == str(tmp_path / "c.textproto.new")
     assert read_cache(path).entries == (entry("add"),)

@@ -144,8 +144,8 @@ def test_the_stale_reason_names_added_and_removed_candidates(session) -> None:
     blocks = [*CONFIGS[1:], 2 * CONFIGS[-1]]
     changed = f"search changed (BLOCK={blocks[-1]} came; BLOCK={CONFIGS[0]} went)"
 
-    for known, reason in ((entry, changed), (replace(entry, digests=()), "search changed")):
-        loaded = session((known,))
+    for loaded_entry, reason in ((entry, changed), (replace(entry, digests=()), "search changed")):
+        loaded = session((loaded_entry,))
         call(copy_kernel(Bench(), blocks))
 
         assert loaded.lookups[0].reason == reason
@@ -153,9 +153,9 @@ def test_the_stale_reason_names_added_and_removed_candidates(session) -> None:
 
 def test_on_miss_first_or_nearest_launches_without_measuring(session) -> None:
     """With `first` or `nearest`, the adapter measures nothing and counts a miss with its fallback."""
-    known = session(is_dumping=True)
+    recorded = session(is_dumping=True)
     call(copy_kernel(Bench()))
-    entries, bench = known.entries, Bench()
+    entries, bench = recorded.entries, Bench()
 
     first = session(entries, on_miss="first")
     assert call(copy_kernel(bench), n=99) == CONFIGS[0]
@@ -291,11 +291,11 @@ def test_check_disk_cache_of_a_subclass_needs_cache_results(session) -> None:
 
     The first kernel stays untracked after its deletion.
     """
-    asked = []
+    keys = []
 
     class OwnDisk(autotuner_module.Autotuner):
         def check_disk_cache(self, key: Any, configs: Any, bench: Any) -> bool:
-            asked.append(key)
+            keys.append(key)
             self.cache[key] = configs[0]
             return True
 
@@ -307,7 +307,7 @@ def test_check_disk_cache_of_a_subclass_needs_cache_results(session) -> None:
 
         call(kernel)
 
-        assert bool(asked) is is_on
+        assert bool(keys) is is_on
         del kernel
         assert len(first.untracked) == 1, "by the first, which nobody holds any more"
 
@@ -821,10 +821,10 @@ def test_a_benchmark_that_returns_one_number_is_recorded(session) -> None:
 @pytest.mark.parametrize("dumping", [True, False])
 def test_tritons_disk_cache_is_used_unless_the_run_dumps(session, monkeypatch, dumping: bool) -> None:
     """Triton's own check_disk_cache is called if the kernel sets cache_results and the run does not dump."""
-    asked: list[Any] = []
+    keys: list[Any] = []
 
     def disk_cache(self: Any, tuning_key: Any, configs: Any, bench_fn: Any) -> bool:
-        asked.append(tuning_key)
+        keys.append(tuning_key)
         bench_fn()
         return False
 
@@ -836,7 +836,7 @@ def test_tritons_disk_cache_is_used_unless_the_run_dumps(session, monkeypatch, d
     kernel.cache_results = True
 
     assert call(kernel) == 64
-    assert bool(asked) is not dumping
+    assert bool(keys) is not dumping
 
 
 def test_cache_results_set_by_the_user_survives_unhooking(session) -> None:

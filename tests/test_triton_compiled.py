@@ -230,12 +230,12 @@ class Refused:
 
 def test_a_kernel_triton_cannot_compile_fails_at_every_launch(run) -> None:
     run()
-    held = tl.constexpr(Refused())
+    constant = tl.constexpr(Refused())
 
     @triton.jit
     def refused(x, BLOCK: tl.constexpr):
         at = tl.arange(0, BLOCK)
-        tl.store(x + at, tl.load(x + at) + held)
+        tl.store(x + at, tl.load(x + at) + constant)
 
     with pytest.raises((LookupError, CompilationError)):  # the latter with Triton 3.4
         refused[(1,)](torch.zeros(16), BLOCK=16)
@@ -376,23 +376,23 @@ def threads(request: pytest.FixtureRequest) -> int:
 
 
 def test_candidates_are_compiled_before_the_gpu_is_locked(run, monkeypatch, threads, tmp_path) -> None:
-    held: list[bool] = []
+    locks: list[bool] = []
     compiled = tmp_path / "compiled"
     measuring = Locks.measuring
 
     @contextmanager
     def held_while_measuring(self: Locks, on: str = "") -> Iterator[bool]:
-        held.append(True)
+        locks.append(True)
         with measuring(self, on) as undisturbed:
             yield undisturbed
-        held.clear()
+        locks.clear()
 
     monkeypatch.setattr(Locks, "measuring", held_while_measuring)
     compile_once = triton.compiler.compiler.ASTSource.make_ir
 
     def make_ir(self: Any, *args: Any, **kwargs: Any) -> Any:
         with compiled.open("a") as file:  # it may be a thread that compiles
-            file.write(f"{bool(held)}\n")
+            file.write(f"{bool(locks)}\n")
         return compile_once(self, *args, **kwargs)
 
     monkeypatch.setattr(triton.compiler.compiler.ASTSource, "make_ir", make_ir)
@@ -528,7 +528,7 @@ def test_each_timed_launch_follows_an_l2_flush_and_a_busy_wait(run, absent_gpu) 
     hooked_kernel([16, 32])[(1,)](torch.zeros(128), torch.zeros(128), 3)
 
     raced = absent_gpu.seen[:-1]  # the launch of the test's own comes last
-    assert "".join(f"{what} " for what in raced).count("flush busy event launch event") > 4
+    assert "".join(f"{step} " for step in raced).count("flush busy event launch event") > 4
     assert raced.count("wait") < raced.count("launch") / 3
 
 
@@ -559,8 +559,8 @@ def test_hooks_and_reset_tensors_are_not_part_of_measured_times(run, absent_gpu)
 
     assert seen.count("before") == seen.count("after") == absent_gpu.launches - 1
     assert seen.count("reset only") == 1
-    timed = next(place for place, what in enumerate(seen) if what == "busy")
-    assert [what.split()[0] for what in seen[timed - 3 : timed]] == ["flush", "pre_hook", "before"]
+    timed = next(place for place, step in enumerate(seen) if step == "busy")
+    assert [step.split()[0] for step in seen[timed - 3 : timed]] == ["flush", "pre_hook", "before"]
     assert torch.equal(zeroed, torch.zeros(128))
     assert torch.equal(restored, torch.full((128,), 7.0))
     assert kernel.configs_timings[kernel.best_config][0] < 0.01
@@ -617,8 +617,8 @@ def test_a_lost_device_while_tuning_raises_the_devices_error(run, absent_gpu) ->
     assert not [lookup for lookup in lookups if lookup.is_tuned]
 
 
-@pytest.mark.parametrize("own", ["argument", "attribute", "package"])
-def test_a_users_benchmark_replaces_the_race(run, absent_gpu, monkeypatch, own) -> None:
+@pytest.mark.parametrize("origin", ["argument", "attribute", "package"])
+def test_a_users_benchmark_replaces_the_race(run, absent_gpu, monkeypatch, origin) -> None:
     """A benchmark from the kernel's argument, its attribute or its backend replaces the race.
 
     Its times are recorded unchanged.
@@ -630,10 +630,10 @@ def test_a_users_benchmark_replaces_the_race(run, absent_gpu, monkeypatch, own) 
         measured.append(next(times))
         return [measured[-1]] * 3
 
-    if own == "package":
+    if origin == "package":
         monkeypatch.setattr(absent_gpu, "get_benchmarker", lambda: do_bench)
-    kernel = hooked_kernel([16, 32, 64], **({"do_bench": do_bench} if own == "argument" else {}))
-    if own == "attribute":
+    kernel = hooked_kernel([16, 32, 64], **({"do_bench": do_bench} if origin == "argument" else {}))
+    if origin == "attribute":
         kernel.do_bench = do_bench
     lookups = run(is_dumping=True)
 
@@ -745,13 +745,13 @@ def test_verify_races_a_loaded_choice_and_still_uses_it(run, absent_gpu) -> None
 @pytest.mark.timeout(60)  # it waited for ever
 @pytest.mark.parametrize("is_tuned", [False, True])
 def test_a_pre_hook_may_launch_another_kernel_while_tuning(run, absent_gpu, threads, is_tuned: bool) -> None:
-    own = hooked_kernel([16, 32])
+    inner = hooked_kernel([16, 32])
     kernel = hooked_kernel([16, 32, 64, 128])
     for candidate in kernel.configs:
         candidate.pre_hook = lambda named: (
-            own[(1,)](named["x"], named["y"], named["BLOCK"])
+            inner[(1,)](named["x"], named["y"], named["BLOCK"])
             if is_tuned
-            else own.fn[(1,)](named["x"], named["y"], 1, BLOCK=named["BLOCK"])
+            else inner.fn[(1,)](named["x"], named["y"], 1, BLOCK=named["BLOCK"])
         )
     lookups = run(is_dumping=True, compile_threads=threads)
 
@@ -772,11 +772,11 @@ class Runnable:
 
 def test_a_tuned_python_function_is_called_only_to_measure(run, absent_gpu, threads) -> None:
     """A tuned plain Python function is called only to measure it. A hit calls the function once."""
-    given: list[Any] = []
+    calls: list[Any] = []
     add = hooked_kernel([16]).fn
 
     def both(x: Any, y: Any, n: Any, BLOCK: int, **options: Any) -> Any:
-        given.append((BLOCK, options.get("warmup")))
+        calls.append((BLOCK, options.get("warmup")))
         add[(1,)](x, y, n, BLOCK=BLOCK)
         return x
 
@@ -788,13 +788,13 @@ def test_a_tuned_python_function_is_called_only_to_measure(run, absent_gpu, thre
 
     lookups = run(is_dumping=True, compile_threads=threads)
     made().run(torch.zeros(128), torch.zeros(128), 3)
-    assert given == [(block, None) for block in (16, 32, 64, 128, 16)]
+    assert calls == [(block, None) for block in (16, 32, 64, 128, 16)]
 
-    given.clear()
+    calls.clear()
     made_again, entry = made(), lookups[0].entry
     loaded = run((entry,), compile_threads=threads)
     made_again.run(torch.zeros(128), torch.zeros(128), 3)
-    assert given == [(16, None)]
+    assert calls == [(16, None)]
     assert loaded[0].outcome == "hit"
 
 
@@ -823,7 +823,7 @@ def test_without_autotuner_bench_hits_work_but_are_not_raced(run, absent_gpu, mo
     hooked_kernel([16, 32])[(1,)](torch.zeros(128), torch.zeros(128), 3)
     entry = lookups[0].entry
     version = triton.__version__.partition("+")[0]
-    why = f"triton {version} has no Autotuner._bench; pytest-autotune may have to be upgraded"
+    reason = f"triton {version} has no Autotuner._bench; pytest-autotune may have to be upgraded"
 
     monkeypatch.delattr(autotuner_module.Autotuner, "_bench")
     verdict, _ = hit(run, hooked_kernel([16, 32]), entry)
@@ -832,8 +832,8 @@ def test_without_autotuner_bench_hits_work_but_are_not_raced(run, absent_gpu, mo
     adapter.hook(autotuner_module, session)
     adapter.unhook()
 
-    assert verdict.not_raced == why
-    assert session.notes == [f"triton: candidates are measured one after the other and not raced: {why}"]
+    assert verdict.not_raced == reason
+    assert session.notes == [f"triton: candidates are measured one after the other and not raced: {reason}"]
     assert session.unhooked_tuners == {}, "hits need no race, so no gate fails"
 
 
@@ -872,11 +872,11 @@ def test_candidates_with_equal_code_are_launched_once(run, absent_gpu) -> None:
 
     copy_kernel([*configs, given_twice])[(4,)](a, b, 256)
 
-    _, own, *same, other_hook = lookups[0].entry.candidates
+    _, chosen, *same, other_hook = lookups[0].entry.candidates
     assert str(lookups[0].entry.choice) == "BLOCK=64, num_warps=4, num_ctas=1, num_stages=2"
     assert [candidate.label for candidate in same] == [f"the same code as with {configs[1]}"] * 2
-    assert {candidate.time_us for candidate in same} == {own.time_us}
-    assert own.label.endswith("runs")
+    assert {candidate.time_us for candidate in same} == {chosen.time_us}
+    assert chosen.label.endswith("runs")
     assert other_hook.label.endswith("runs")
     assert sorted(absent_gpu.launched[:3]) == [32, 64, 64], "the first round"
 

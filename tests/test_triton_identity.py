@@ -118,11 +118,11 @@ def test_heuristics_with_different_closures_get_separate_entries(have_own_choice
 
 @either_way
 def test_kernels_with_different_heuristics_get_separate_entries(have_own_choices, over: bool) -> None:
-    one, eight = (lambda arguments: 1), (lambda arguments: 8)
+    first, second = (lambda arguments: 1), (lambda arguments: 8)
 
     assert have_own_choices(
-        lambda bench: with_heuristics({"VEC": one}, bench, over=over),
-        lambda bench: with_heuristics({"VEC": eight}, bench, over=over),
+        lambda bench: with_heuristics({"VEC": first}, bench, over=over),
+        lambda bench: with_heuristics({"VEC": second}, bench, over=over),
         *tensors(),
     )
 

@@ -67,10 +67,10 @@ def library(tmp_path: Path) -> Library:
 
 def test_use_answers_with_the_shipped_choice_without_tuning(library: Library) -> None:
     shipped = library.ships(entry(64, 4), entry(128, 2), entry(64, 1, kernel="other.scale"))
-    found, told = shipped.run("[mylib.scale(64), mylib.scale(128), len(mylib.loaded.misses)]")
+    results, warned = shipped.run("[mylib.scale(64), mylib.scale(128), len(mylib.loaded.misses)]")
 
-    assert found == [[4, 0], [2, 0], 0]
-    assert told == ""
+    assert results == [[4, 0], [2, 0], 0]
+    assert warned == ""
 
 
 def test_use_answers_in_a_pytest_run_without_plugin_options(library: Library) -> None:
@@ -88,15 +88,15 @@ def test_each_miss_of_use_is_logged_and_only_the_first_warns(
 ) -> None:
     shipped = library.ships(entry(16, 2), entry(4096, 4), options=f"on_miss={on_miss!r}, report='misses.jsonl'")
 
-    ((value, runs), _, misses), told = shipped.run(
+    ((value, runs), _, misses), warned = shipped.run(
         "[mylib.scale(300), mylib.scale(301), [[one.key['n'], one.used] for one in mylib.loaded.misses]]"
     )
 
     assert misses == [[300, used], [301, used]]
     assert chosen is None or value == chosen
     assert (runs > 1) == (on_miss == "tune")
-    assert told.count("UserWarning") == (on_miss != "tune")
-    assert on_miss == "tune" or "pytest --autotune-load=mylib/autotune.textproto --autotune-update" in told
+    assert warned.count("UserWarning") == (on_miss != "tune")
+    assert on_miss == "tune" or "pytest --autotune-load=mylib/autotune.textproto --autotune-update" in warned
     (line, _) = (library.folder / "misses.jsonl").read_text().splitlines()
     assert json.loads(line) == {
         "tuner": "function",
@@ -183,11 +183,11 @@ def test_use_serves_gpus_of_equal_architecture_and_size_or_alias(library: Librar
     shipped = library.ships(entry(64, 4), options="aliases={'Small': 'Here', 'Strange': 'Here'}")
     devices = [("OEM", "chip", 4), ("Small", "chip", 2), ("Other", "chip", 2), ("Strange", "other", 4)]
 
-    found, _ = shipped.run(f"[mylib.scale(64, Device(*one))[0] for one in {devices}]")
+    blocks, _ = shipped.run(f"[mylib.scale(64, Device(*one))[0] for one in {devices}]")
 
-    assert found == [4, 4, 1, 1]
-    found, told = shipped.run("[mylib.scale(n, Device('OEM', 'chip', 4))[0] for n in (64, 65)]")
-    assert (found, told.count("UserWarning")) == ([4, 1], 2)
+    assert blocks == [4, 4, 1, 1]
+    blocks, warned = shipped.run("[mylib.scale(n, Device('OEM', 'chip', 4))[0] for n in (64, 65)]")
+    assert (blocks, warned.count("UserWarning")) == ([4, 1], 2)
     library.ships(entry(64, 4), entry(64, 2, device=Device("Small", "chip", 2)), options="aliases={'Small': 'Here'}")
     assert library.run("mylib.scale(64, Device('Small', 'chip', 2))[0]")[0] == 2
 
@@ -205,10 +205,10 @@ HIDE = f"import sys\nsys.modules.update(dict.fromkeys({NOT_ADVICE}))"
 def test_use_works_without_pytest_installed(library: Library) -> None:
     shipped = library.ships(entry(64, 4))
 
-    found, told = shipped.run("[mylib.scale(64), mylib.scale(65)[0]]", HIDE)
+    results, warned = shipped.run("[mylib.scale(64), mylib.scale(65)[0]]", HIDE)
 
-    assert found == [[4, 0], 1]
-    assert told.count("UserWarning") == 1
+    assert results == [[4, 0], 1]
+    assert warned.count("UserWarning") == 1
 
 
 def test_use_serves_triton_kernels_without_pytest_installed(library: Library) -> None:
@@ -216,18 +216,18 @@ def test_use_serves_triton_kernels_without_pytest_installed(library: Library) ->
     shipped = library.ships(factory_entry(32), options="on_miss='error'")
     (shipped.folder / "mylib" / "factory.py").write_text(FACTORY)
 
-    left = "(f := __import__('mylib.factory').factory).left(f.made(f.tl.constexpr('relu')))"
+    expression = "(f := __import__('mylib.factory').factory).left(f.made(f.tl.constexpr('relu')))"
 
-    assert shipped.run(left, HIDE)[0] == [32]
+    assert shipped.run(expression, HIDE)[0] == [32]
 
 
 def test_use_describes_its_cache_in_a_line_and_loads_no_torch(library: Library) -> None:
     shipped = library.ships(entry(64, 4))
     heavy = {*NOT_ADVICE, "torch", "numpy"}
 
-    (found, line), _ = shipped.run(f"[mylib.scale(64) and sorted({heavy} & set(sys.modules)), str(mylib.loaded)]")
+    (imported, line), _ = shipped.run(f"[mylib.scale(64) and sorted({heavy} & set(sys.modules)), str(mylib.loaded)]")
 
-    assert found == []
+    assert imported == []
     assert line == shipped.run("str(mylib.loaded)")[0]
     assert line.startswith("mylib: autotune.textproto, digest ")
     assert library.ships(entry(64, 2)).run("str(mylib.loaded)")[0] != line
@@ -239,10 +239,10 @@ def test_use_warns_of_an_unreadable_cache_and_then_tunes(library: Library, text:
     if text is not None:
         (library.folder / "mylib" / "autotune.textproto").write_text(text)
 
-    (_, runs), told = shipped.run("mylib.scale(64)")
+    (_, runs), warned = shipped.run("mylib.scale(64)")
 
     assert runs > 1
-    assert told.count("UserWarning: mylib: ") == 1
+    assert warned.count("UserWarning: mylib: ") == 1
 
 
 FACTORY = """
@@ -285,13 +285,13 @@ def test_use_tells_kernels_of_one_factory_by_their_closures(library: Library) ->
         " for one in ('relu', 'gelu', sys)]"
     )
 
-    (found, gelu, without_form), told = shipped.run(made)
+    (relu, gelu, without_form), warned = shipped.run(made)
 
-    assert found == [32]
+    assert relu == [32]
     assert "closure.ACTIVATION=gelu) on Triton interpreter" in gelu
     assert "closure.ACTIVATION is a module, which has no stable form) on Triton interpreter" in without_form
-    assert "was tuned with triton 2.9, and this is" in told
-    assert "pytest --autotune-load= --autotune-dump=mylib/autotune.textproto)" in told  # an update keeps what hits
+    assert "was tuned with triton 2.9, and this is" in warned
+    assert "pytest --autotune-load= --autotune-dump=mylib/autotune.textproto)" in warned  # an update keeps what hits
 
 
 def test_use_warns_of_two_choices_of_one_problem_and_tunes(library: Library) -> None:
@@ -300,10 +300,10 @@ def test_use_warns_of_two_choices_of_one_problem_and_tunes(library: Library) -> 
     other = Entry(problem, (Value("space", "other", "digest"),), Candidate(params=(Value("config", 2),), time_us=1.0))
     shipped = library.ships(entry(64, 4), other, options="on_miss='tune'")
 
-    (_, runs), told = shipped.run("mylib.scale(64)")
+    (_, runs), warned = shipped.run("mylib.scale(64)")
 
     assert runs > 1
-    assert "UserWarning: mylib: several choices are shipped for function:mylib.scale (n=64, kind=a)" in told
+    assert "UserWarning: mylib: several choices are shipped for function:mylib.scale (n=64, kind=a)" in warned
     assert library.ships(entry(64, 4), options="on_miss='tune'").run("mylib.scale(65)")[1] == ""
 
 
@@ -347,10 +347,10 @@ def test_use_tells_a_torch_dtype_in_the_key_from_tritons(library: Library) -> No
 def test_use_warns_if_the_package_has_no_resource_files(library: Library) -> None:
     (library.ships().folder / "bare").mkdir()
     for package in ("__main__", "bare"):
-        _, told = library.run(
+        _, warned = library.run(
             f"mylib.pytest_autotune.use('{package}', __import__('pathlib').Path('a.textproto')).misses"
         )
-        assert f"UserWarning: {package}: a.textproto cannot be read" in told
+        assert f"UserWarning: {package}: a.textproto cannot be read" in warned
 
 
 def test_use_with_an_unknown_on_miss_raises_value_error() -> None:

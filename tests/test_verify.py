@@ -102,19 +102,19 @@ def test_the_verdict_on_a_slower_choice_has_loss_noise_and_entry() -> None:
 
 def test_verify_finds_a_loss_of_five_percent() -> None:
     """At least 38 of 40 races find a loss of 5 %. At most one calls a loss of 2 % slower."""
-    found = {}
+    slower_count = {}
     for loss in (0.0, 0.02, 0.05, 0.10):
-        found[loss] = 0
+        slower_count[loss] = 0
         for seed in range(40):
             chance = random.Random(seed)
             best = chance.uniform(4, 60)
             others = [best * chance.uniform(1.0, 1.5) for _ in range(8)]
             verdict = race_choice(Gpu(noise=0.02, seed=seed), [best * (1 + loss), best, *others])
-            found[loss] += verdict.is_slower
-    assert found[0.0] == 0
-    assert found[0.02] <= 1
-    assert found[0.05] >= 38
-    assert found[0.10] == 40
+            slower_count[loss] += verdict.is_slower
+    assert slower_count[0.0] == 0
+    assert slower_count[0.02] <= 1
+    assert slower_count[0.05] >= 38
+    assert slower_count[0.10] == 40
 
 
 def test_a_race_of_a_choice_that_is_still_fastest_is_short() -> None:
@@ -144,7 +144,7 @@ def test_a_choice_slower_only_in_the_first_race_is_not_slower() -> None:
 
 
 @pytest.mark.parametrize(
-    ("contest", "why"),
+    ("contest", "reason"),
     [
         ({"ready": lambda some: {}}, "it cannot be launched"),
         ({"ready": lambda some: {some[0]: Runner(lambda: 5.0)}}, "no other candidate can be launched"),
@@ -153,11 +153,11 @@ def test_a_choice_slower_only_in_the_first_race_is_not_slower() -> None:
     ],
     ids=["nothing can be launched", "only the choice can be launched", "an error before the race", "no rival"],
 )
-def test_a_choice_that_cannot_be_raced_gets_a_reason(contest: Any, why: str) -> None:
+def test_a_choice_that_cannot_be_raced_gets_a_reason(contest: Any, reason: str) -> None:
     """The race raises no error, and the choice is not called slower."""
     verdict = race_choice(Gpu(), [5.0, 6.0], **contest)
 
-    assert verdict.not_raced == why
+    assert verdict.not_raced == reason
     assert not verdict.is_slower
 
 

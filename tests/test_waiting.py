@@ -41,10 +41,10 @@ def elapsed():
 
 def test_a_hanging_worker_costs_a_tuning_only_one_time_out(tmp_path: Path, elapsed) -> None:
     other = worker(tmp_path, 1)
-    with other.claim(Identity(problem(), ()).digest, CountingHelper()), ExitStack() as held:
-        held.enter_context(other.measuring())
+    with other.claim(Identity(problem(), ()).digest, CountingHelper()), ExitStack() as locks:
+        locks.enter_context(other.measuring())
         for piece in range(20):
-            held.enter_context(other.compiling(str(piece), wait=True))
+            locks.enter_context(other.compiling(str(piece), wait=True))
         mine = worker(tmp_path, 0.4)
 
         with mine.claim(Identity(problem(), ()).digest, CountingHelper()) as claim:
@@ -67,9 +67,9 @@ def test_compile_threads_of_a_tuning_share_one_time_out(tmp_path: Path, elapsed)
         with mine.compiling(str(piece), wait=True) as is_mine:
             return is_mine
 
-    with other.claim(Identity(problem(1), ()).digest, CountingHelper()), ExitStack() as held:
+    with other.claim(Identity(problem(1), ()).digest, CountingHelper()), ExitStack() as locks:
         for piece in range(20):
-            held.enter_context(other.compiling(str(piece), wait=True))
+            locks.enter_context(other.compiling(str(piece), wait=True))
         with mine.claim(Identity(problem(2), ()).digest, CountingHelper()), compile_one_after_the_other as pool:
             pieces = [pool.submit(copy_context().run, compile_piece, piece) for piece in range(20)]
 
@@ -137,10 +137,10 @@ def test_a_child_forked_after_a_tuning_gets_results_of_workers(tmp_path: Path) -
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 1
 
 
-@pytest.mark.parametrize("what", ["a plain file", "nothing that could be made"])
-def test_a_worker_without_a_shared_folder_tunes_alone(tmp_path: Path, what: str) -> None:
+@pytest.mark.parametrize("place", ["a plain file", "nothing that could be made"])
+def test_a_worker_without_a_shared_folder_tunes_alone(tmp_path: Path, place: str) -> None:
     (tmp_path / "place").write_text("")
-    folder = tmp_path / "place" if what == "a plain file" else tmp_path / "place" / "run"
+    folder = tmp_path / "place" if place == "a plain file" else tmp_path / "place" / "run"
     alone = Coordinator(Locks(1, lambda: ""), folder)
 
     for number in range(2):

@@ -232,15 +232,15 @@ def test_xla_with_the_legacy_flag_hits_legacy_entries(run: Callable[..., XlaRun]
 @new_format
 @pytest.mark.parametrize("name", ["results.pb", "results.textproto"])
 def test_xla_loads_a_converted_cache_by_its_own_flag(run: Callable[..., XlaRun], tmp_path: Path, name: str) -> None:
-    found = [new_entry(hlo) for hlo in (*REDUCTIONS, DOT)]
-    cache(tmp_path / "cache.textproto", found)
+    entries = [new_entry(hlo) for hlo in (*REDUCTIONS, DOT)]
+    cache(tmp_path / "cache.textproto", entries)
     assert convert(tmp_path / "cache.textproto", tmp_path / name, "--to=xla").returncode == 0
 
     xla_run = run(flags=f"--xla_gpu_load_autotune_results_from={tmp_path / name}")
 
     assert (xla_run.hits, xla_run.misses) == (4, 0)
     data = (tmp_path / name).read_bytes()
-    assert {entry.raw for entry in files.read(data, name)} == {entry.raw for entry in found}
+    assert {entry.raw for entry in files.read(data, name)} == {entry.raw for entry in entries}
 
 
 @new_format

@@ -82,9 +82,9 @@ def test_native_bytes_of_another_problem_raise_cache_error() -> None:
 
 
 def test_a_legacy_xla_entry_gives_label_versions_and_choice() -> None:
-    found = [entries.to_entry(entry, H200) for entry in legacy_entries()]
+    converted = [entries.to_entry(entry, H200) for entry in legacy_entries()]
 
-    dot = next(entry for entry in found if entry.label.startswith("dot"))
+    dot = next(entry for entry in converted if entry.label.startswith("dot"))
     assert dot.label == "dot: bf16[512,4,128], bf16[4,128,512] -> f32[4,512,512]"
     assert {value.name: value.value for value in dot.fingerprint} == {"cudnn": "9.10.0", "entry_version": 52}
     assert str(dot.choice).startswith("backend=TRITON, block_m=32, block_n=64, block_k=32")

@@ -432,14 +432,16 @@ def test_an_unreadable_cache_of_a_marker_fails_only_its_test(suite: Suite) -> No
     result.stdout.no_fnmatch_line("*INTERNALERROR*")
 
 
-@pytest.mark.parametrize("given", ["'cache.textproto'", "path='a'", "1, on=True", "load=7", "load=[7]", "enabled='no'"])
-def test_a_marker_with_invalid_arguments_is_an_error_of_its_test(suite: Suite, given: str) -> None:
-    suite.write(test_bad=f"import pytest\n@pytest.mark.autotune_cache({given})\ndef test_bad(): pass")
+@pytest.mark.parametrize(
+    "arguments", ["'cache.textproto'", "path='a'", "1, on=True", "load=7", "load=[7]", "enabled='no'"]
+)
+def test_a_marker_with_invalid_arguments_is_an_error_of_its_test(suite: Suite, arguments: str) -> None:
+    suite.write(test_bad=f"import pytest\n@pytest.mark.autotune_cache({arguments})\ndef test_bad(): pass")
 
     result = suite.run()
 
     result.assert_outcomes(errors=1)
-    message = f"marker autotune_cache: expected load=PATH, load=[PATH, PATH] or enabled=False, not {given}"
+    message = f"marker autotune_cache: expected load=PATH, load=[PATH, PATH] or enabled=False, not {arguments}"
     assert result.outlines.count(message) == 1
 
 

@@ -81,11 +81,11 @@ def test_an_unwritable_github_step_summary_is_only_a_note(serial_outdated: Suite
 
 def cases(suite: Suite) -> dict[str, ElementTree.Element]:
     """The test cases of the run itself in JUnit's report, by name; the counts agree with what is there."""
-    (found,) = ElementTree.parse(suite.folder / "junit.xml").iter("testsuite")
+    (suites,) = ElementTree.parse(suite.folder / "junit.xml").iter("testsuite")
     for count, tag in (("failures", "failure"), ("skipped", "skipped")):
-        assert found.get(count) == str(len(list(found.iter(tag))))
-    assert found.get("tests") == str(len(list(found.iter("testcase"))))
-    return {case.get("name", ""): case for case in found.iter("testcase") if case.get("classname") == "autotune_cache"}
+        assert suites.get(count) == str(len(list(suites.iter(tag))))
+    assert suites.get("tests") == str(len(list(suites.iter("testcase"))))
+    return {case.get("name", ""): case for case in suites.iter("testcase") if case.get("classname") == "autotune_cache"}
 
 
 def test_a_failed_gate_is_in_annotations_step_summary_and_junit(

@@ -125,14 +125,16 @@ class GitHub:
 
     @staticmethod
     def _filled(text: str, matrix: Mapping[str, object]) -> str:
-        return re.sub(r"\$\{\{ matrix\.(\w+) \}\}", lambda found: str(matrix[found[1]]), text)
+        return re.sub(r"\$\{\{ matrix\.(\w+) \}\}", lambda match: str(matrix[match[1]]), text)
 
 
 def workflow(name: str) -> dict[str, Any]:
     """The jobs of a workflow of the page, by its name."""
     page = (REPOSITORY / "docs/ci.md").read_text(encoding="utf-8")
-    found = [yaml.safe_load(example) for example in re.findall(r"^```yaml\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)]
-    return next(content["jobs"] for content in found if content.get("name") == name)  # type: ignore[no-any-return]
+    workflows = [
+        yaml.safe_load(example) for example in re.findall(r"^```yaml\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    ]
+    return next(content["jobs"] for content in workflows if content.get("name") == name)  # type: ignore[no-any-return]
 
 
 def test_the_update_workflow_merges_shards_caches_and_commits(tmp_path: Path) -> None:

@@ -472,8 +472,8 @@ def test_launches_while_it_is_compiled(monkeypatch):
 @needs_hashed_constants
 def test_triton_detects_a_changed_global_while_a_thread_compiles(suite: Suite, monkeypatch: pytest.MonkeyPatch) -> None:
     dumped_with_a_global(suite)
-    own = USES_A_GLOBAL.replace("called(tl.load(x + at, mask=at < n))", "tl.load(x + at, mask=at < n) + SHIFT")
-    suite.pytester.makepyfile(kinds=own)
+    kernel_text = USES_A_GLOBAL.replace("called(tl.load(x + at, mask=at < n))", "tl.load(x + at, mask=at < n) + SHIFT")
+    suite.pytester.makepyfile(kinds=kernel_text)
     suite.run("--autotune-dump=cache.textproto")
     suite.pytester.makepyfile(test_lib=LAUNCHES_MEANWHILE)
     suite.wants(0)

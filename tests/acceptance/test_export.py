@@ -106,8 +106,8 @@ def test_use_answers_in_production_and_logs_a_miss_as_uncovered(
     use = f"__import__('pytest_autotune').use('lib', {str(suite.cache)!r}, report='misses.jsonl')"
 
     script = "print(lib.copy(100), lib.copy(50), lib.copy(77), lib.copy(77), lib.BENCHED, len(loaded.misses))"
-    told = in_production(suite, f"import lib; loaded = {use}; {script}")
-    assert told == "64 64 32 32 [] 1"
+    output = in_production(suite, f"import lib; loaded = {use}; {script}")
+    assert output == "64 64 32 32 [] 1"
 
     write(suite, f"{use} and {OWN}", ANY)
     report = suite.report("--autotune-dump=anew.textproto", "--autotune-problems=misses.jsonl")
@@ -179,8 +179,8 @@ def test_triton_tunes_a_problem_that_the_exported_module_lacks(
     unknown = (
         f"{IN_PRODUCTION}\n{as_on_a_gpu}\nwarnings.simplefilter('ignore')\ntriton.runtime.driver.set_active({driver})\n"
     )
-    told = in_production(suite, f"{unknown}print(lib.copy(77), lib.BENCHED, lib.copy(50), lib.BENCHED)")
-    assert told.splitlines()[1] == "64 [16, 32, 64, 128] 64 [16, 32, 64, 128]"
+    output = in_production(suite, f"{unknown}print(lib.copy(77), lib.BENCHED, lib.copy(50), lib.BENCHED)")
+    assert output.splitlines()[1] == "64 [16, 32, 64, 128] 64 [16, 32, 64, 128]"
 
 
 def test_the_interpreter_runs_an_export_for_gpus_without_tuning(
@@ -196,11 +196,11 @@ def test_the_interpreter_runs_an_export_for_gpus_without_tuning(
     assert cli.main(["export", "gpu.textproto", "--to=python", "-o", "_tuned.py"]) == 0
     write(suite, PICK, do_bench=UNTIMED)
 
-    told = in_production(
+    output = in_production(
         suite, "import lib, warnings; warnings.simplefilter('error'); print(lib.copy(100), lib.BENCHED)"
     )
 
-    assert told == "16 []"
+    assert output == "16 []"
 
 
 def digests(path: Path) -> list[str]:

@@ -313,8 +313,8 @@ def test_the_gate_fails_if_only_a_markers_cache_was_looked_up(serial_suite: Suit
     of_test = "format_version: 1\n"
     (serial_suite.folder / "own.textproto").write_text(of_test)
     asks = "autotune_cache.tune('own', key={'n': 1}, space=[1, 2], run=str, version=1)"
-    own = "import pytest\n@pytest.mark.autotune_cache(load='own.textproto')\n"
-    (serial_suite.folder / "test_own.py").write_text(f"{own}def test_own(autotune_cache): {asks}\n")
+    marker = "import pytest\n@pytest.mark.autotune_cache(load='own.textproto')\n"
+    (serial_suite.folder / "test_own.py").write_text(f"{marker}def test_own(autotune_cache): {asks}\n")
     serial_suite.run("--autotune-update=all", "test_own.py")
 
     result = serial_suite.load("--autotune-max-misses=0")
@@ -330,8 +330,8 @@ def test_the_gate_fails_if_only_a_markers_cache_was_looked_up(serial_suite: Suit
 
 def test_a_percentage_limit_counts_only_lookups_with_a_cache(serial_suite: Suite) -> None:
     asks = "autotune_cache.tune('a', key={'n': 1}, space=[1, 2], run=str, version=1)"
-    own = "@pytest.mark.autotune_cache(load='own.textproto')\n"
-    lines = f"import pytest\ndef test_a(autotune_cache): {asks}\n{own}def test_own(autotune_cache): {asks}\n"
+    marker = "@pytest.mark.autotune_cache(load='own.textproto')\n"
+    lines = f"import pytest\ndef test_a(autotune_cache): {asks}\n{marker}def test_own(autotune_cache): {asks}\n"
     serial_suite.write(test_lib=lines.replace("'a'", "'b'", 1))
     (serial_suite.folder / "own.textproto").write_text("format_version: 1\n")
 

@@ -145,10 +145,10 @@ def test_verify_replaces_a_planted_slow_choice_on_the_gpu(suite: Suite) -> None:
 
     suite.cache.write_text(planted)
     load = "--autotune-load=cache.textproto"
-    found = suite.report(load, "--autotune-update", "--autotune-verify=all", "test_slow.py")
+    report = suite.report(load, "--autotune-update", "--autotune-verify=all", "test_slow.py")
     again = suite.report(load, "--autotune-verify=all", "test_slow.py")
 
-    assert (found["verify"]["raced"], found["verify"]["slower"], found["counts"]["tuned"]) == (1, 1, 0)
-    assert found["lookups"][0]["verdict"]["slower"] > 0.5
-    assert found["dump"]["changed"] == 1
+    assert (report["verify"]["raced"], report["verify"]["slower"], report["counts"]["tuned"]) == (1, 1, 0)
+    assert report["lookups"][0]["verdict"]["slower"] > 0.5
+    assert report["dump"]["changed"] == 1
     assert (again["verify"]["raced"], again["verify"]["slower"]) == (1, 0)

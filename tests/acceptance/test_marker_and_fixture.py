@@ -407,10 +407,10 @@ def test_requesting_the_fixture_too_late_raises_with_a_remedy(serial_suite: Suit
 
 
 def test_an_update_keeps_a_markers_cache_that_a_test_deletes(suite: Suite) -> None:
-    own = suite.folder / "own.textproto"
+    cache = suite.folder / "own.textproto"
     write(suite, "@load('own.textproto')\ndef test_own(tune): tune('lib.one'), tune('lib.two')")
     suite.serial.run("--autotune-update")
-    assert own.read_text().count("entries {") == 2
+    assert cache.read_text().count("entries {") == 2
     test = """
     import os
     @load('own.textproto')
@@ -423,5 +423,5 @@ def test_an_update_keeps_a_markers_cache_that_a_test_deletes(suite: Suite) -> No
 
     suite.run("--autotune-update").assert_outcomes(passed=1)
 
-    text = own.read_text()
+    text = cache.read_text()
     assert [f'"lib.{name}"' in text for name in ("new", "one", "two")] == [True, True, True]

@@ -25,9 +25,9 @@ def test_an_absent_optional_cache_passes_the_gate_with_a_line(suite: Suite, sect
     result = suite.write().run(OPTIONAL, gate)
 
     assert result.ret == 0
-    told = [line for line in section(result) if "cache.textproto is not there (?optional)" in line]
-    assert len(told) == 1
-    assert "not judged" in told[0]
+    lines = [line for line in section(result) if "cache.textproto is not there (?optional)" in line]
+    assert len(lines) == 1
+    assert "not judged" in lines[0]
 
 
 def test_an_absent_optional_cache_is_one_line_without_a_gate(suite: Suite, section) -> None:

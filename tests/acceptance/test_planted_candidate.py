@@ -45,8 +45,8 @@ def planted_wrong_candidate_is_found(suite: Suite) -> None:
     runs = [suite.run(f"--autotune-sweep={part}/3") for part in (1, 2, 3)]
 
     assert sorted(run.ret for run in runs) == [0, 0, 1]
-    found = next(run for run in runs if run.ret)
-    found.stdout.fnmatch_lines(
+    failed = next(run for run in runs if run.ret)
+    failed.stdout.fnmatch_lines(
         [
             "triton:test_planted.double (n=*: BLOCK=16, num_warps=4*",
             "rerun: pytest --autotune-sweep=?/3 test_planted.py::test_double",

@@ -56,8 +56,8 @@ def shows(suite: Suite, shown: str) -> None:
         return re.sub(r"[0-9.]+s\b", "?s", line).replace("; about ?s of tuning saved", "")
 
     command, *wanted = shown.splitlines()
-    for found in autotuners():  # each run is to be the first one of its process
-        found.cache.clear()
+    for autotuner in autotuners():  # each run is to be the first one of its process
+        autotuner.cache.clear()
     printed = {same(line) for line in suite.run(*command.split()).outlines}
     assert {same(line) for line in wanted if line != "..."} <= printed
 

@@ -49,7 +49,7 @@ def as_user(suite: Suite, **files: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("found", "message"),
+    ("obstacle", "message"),
     [
         ("another user's folder", "belongs to the user with number"),
         ("a plain file", "is not a folder"),
@@ -57,14 +57,14 @@ def as_user(suite: Suite, **files: str) -> None:
     ],
 )
 def test_a_foreign_or_broken_lock_folder_costs_only_one_line(
-    suite: Suite, section, place: Path, found: str, message: str
+    suite: Suite, section, place: Path, obstacle: str, message: str
 ) -> None:
     """The folder belongs to another user, or is a file or a dangling link. Both runs pass and dump as usual."""
     as_user(suite, test_many=MANY)
-    if found == "another user's folder":
+    if obstacle == "another user's folder":
         place.mkdir(mode=0o700)
         (place / "journals").mkdir()
-    elif found == "a plain file":
+    elif obstacle == "a plain file":
         place.write_text("")
     else:
         place.symlink_to("nowhere")

@@ -66,11 +66,11 @@ def test_misses_on_a_gpu_without_entries_are_one_row_unless_v(suite: Suite, sect
     suite.write().serial.prepare_dump(TOY_DEVICE="Old GPU")
     suite.pytester.makepyfile(test_more="def test_more(tune): tune('lib.more')")
 
-    told = rows(section(suite.load(TOY_DEVICE="New GPU")))
+    shown_rows = rows(section(suite.load(TOY_DEVICE="New GPU")))
 
-    assert len(told) == 1
-    assert told[0].startswith("MISMATCH 5 problems of toy: no entries for New GPU (toy, 4 multiprocessors)")
-    assert "Old GPU (toy, 4 multiprocessors)" in told[0]
+    assert len(shown_rows) == 1
+    assert shown_rows[0].startswith("MISMATCH 5 problems of toy: no entries for New GPU (toy, 4 multiprocessors)")
+    assert "Old GPU (toy, 4 multiprocessors)" in shown_rows[0]
     assert len(rows(section(suite.load("-v", TOY_DEVICE="New GPU")))) == 5
 
 
@@ -94,8 +94,8 @@ def test_entries_of_another_library_version_are_hits_with_a_hint(suite: Suite, s
     result = suite.load("--autotune-max-misses=0")
 
     assert result.ret == 0
-    told = "4 hits, tuned with toy 0.9.3; this run has toy 1.0"
-    assert any(line.startswith(told) for line in section(result))
+    line_start = "4 hits, tuned with toy 0.9.3; this run has toy 1.0"
+    assert any(line.startswith(line_start) for line in section(result))
     assert suite.tunings == []
 
 

@@ -88,9 +88,9 @@ def test_an_option_that_runs_no_tests_gives_no_summary_or_file(serial_suite: Sui
     """Options such as --collect-only run no test. Such a run writes no file and has no gate."""
     serial_suite.write().prepare_dump()
     before = serial_suite.cache.read_bytes()
-    asked = ["--autotune-dump=other.textproto", "--autotune-max-misses=0", "--autotune-report=report.json"]
+    options = ["--autotune-dump=other.textproto", "--autotune-max-misses=0", "--autotune-report=report.json"]
 
-    result = serial_suite.load(*asked, *(["-pxdist"] if "-n2" in args else []), *args)
+    result = serial_suite.load(*options, *(["-pxdist"] if "-n2" in args else []), *args)
 
     assert (result.ret, section(result)) == (0, [])
     assert not (serial_suite.folder / "report.json").exists()

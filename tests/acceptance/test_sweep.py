@@ -41,9 +41,9 @@ def test_a_sweep_seed_picks_the_same_candidates_with_workers(suite: Suite, secti
     result = suite.run(f"--autotune-sweep={seed}", "--autotune-report=report.json")
 
     report = json.loads((suite.folder / "report.json").read_text())
-    found = {(row["kernel"], *row["key"].values()): row["choice"]["params"]["config"] for row in report["lookups"]}
+    choices = {(row["kernel"], *row["key"].values()): row["choice"]["params"]["config"] for row in report["lookups"]}
     expected = {("lib.matmul", m): pick(seed, "lib.matmul", "a b", M=m) for m in range(6)}
-    assert found == {**expected, ("lib.wrong", 1): "wrong"}
+    assert choices == {**expected, ("lib.wrong", 1): "wrong"}
     assert set(expected.values()) == {"a", "b"}
     assert suite.tunings == []
     assert report["modes"]["sweep"]["seed"] == seed
@@ -72,7 +72,7 @@ def test_two_sweep_parts_run_both_candidates_of_each_problem(serial_suite: Suite
     for part in (1, 2):
         for row in json.loads((serial_suite.folder / f"r{part}.json").read_text())["lookups"]:
             ran.setdefault(f"{row['kernel']} {row['key']}", set()).add(row["choice"]["params"]["config"])
-    assert all(len(found) == 2 for found in ran.values())
+    assert all(len(configs) == 2 for configs in ran.values())
     assert len(ran) == 7
 
 

@@ -65,8 +65,8 @@ KEPT = {
 }
 
 
-@pytest.mark.parametrize("why", KEPT)
-def test_an_entry_of_another_device_or_tuner_is_never_unused(serial_suite: Suite, section, why: str) -> None:
+@pytest.mark.parametrize("case", KEPT)
+def test_an_entry_of_another_device_or_tuner_is_never_unused(serial_suite: Suite, section, case: str) -> None:
     """The entry is of another device, version or tuner, or of a module that was not imported. Prune keeps the entry."""
     test = """
         import os
@@ -74,7 +74,7 @@ def test_an_entry_of_another_device_or_tuner_is_never_unused(serial_suite: Suite
             tune(os.environ.get("TOY_KERNEL", "lib.op"), tuner=os.environ.get("TOY_TUNER", "toy"),
                  environment=os.environ.get("TOY_VERSION", "toy 1.0"), M=int(os.environ.get("M", "2")))
     """
-    serial_suite.write(test_op=test).prepare_dump(**KEPT[why])
+    serial_suite.write(test_op=test).prepare_dump(**KEPT[case])
     serial_suite.dump(M="1")
 
     assert unused(section(serial_suite.load(M="1"))) == []

@@ -256,11 +256,13 @@ def test_max_drift_fails_if_the_loaded_cache_has_no_entry(serial_suite: Suite) -
 
 def test_verify_with_update_copies_no_choice_of_a_markers_cache(serial_suite: Suite) -> None:
     asks = 'def test(tune): assert tune("lib.op", M=1) == "a"\n'
-    own = '@pytest.mark.autotune_cache(load="own.textproto")\ndef test_own(tune): assert tune("lib.op", M=1) == "b"\n'
+    marked_test = (
+        '@pytest.mark.autotune_cache(load="own.textproto")\ndef test_own(tune): assert tune("lib.op", M=1) == "b"\n'
+    )
     serial_suite.write(test_op=asks).prepare_dump()
     before = serial_suite.cache.read_text()
     (serial_suite.folder / "own.textproto").write_text(before.replace('text: "a"', 'text: "b"'))
-    serial_suite.write(test_op=f"import pytest\n{asks}{own}")
+    serial_suite.write(test_op=f"import pytest\n{asks}{marked_test}")
 
     result = serial_suite.load("--autotune-update", "--autotune-verify")
 

@@ -49,8 +49,8 @@ def _comparable(report: dict[str, Any]) -> dict[str, Any]:
             return {key: without(part) for key, part in value.items() if "seconds" not in key and key not in omitted}
         return [without(part) for part in value] if isinstance(value, list) else value
 
-    found: dict[str, Any] = without(report)
-    return found
+    compared: dict[str, Any] = without(report)
+    return compared
 
 
 MIXED = """
@@ -70,18 +70,18 @@ def test_report_and_junit_are_equal_serially_and_with_workers(suite: Suite) -> N
     suite.write(test_mixed=MIXED.format(source="old", miss=1))
     suite.serial.dump()
     suite.write(test_mixed=MIXED.format(source="new", miss=2))
-    found = []
+    results = []
     for distribution in ([], ["-pxdist", "-n0"], ["-pxdist", "-n2"], ["-pxdist", "-n3", "--dist=worksteal"]):
         suite.distribution = distribution
         report = suite.report("--autotune-load=cache.textproto", "--junitxml=junit.xml")
         properties = re.findall(r'name="(autotune_\w+)" value="(\d+)"', (suite.folder / "junit.xml").read_text())
-        found.append((_comparable(report), properties))
+        results.append((_comparable(report), properties))
 
-    assert found[0][0]["counts"]["hit"] == 4
-    assert found[0][0]["counts"]["stale"] == 2
-    assert found[0][0]["counts"]["miss"] == 1
-    for later in found[1:]:
-        assert later == found[0]
+    assert results[0][0]["counts"]["hit"] == 4
+    assert results[0][0]["counts"]["stale"] == 2
+    assert results[0][0]["counts"]["miss"] == 1
+    for later in results[1:]:
+        assert later == results[0]
 
 
 OVERLAP = """

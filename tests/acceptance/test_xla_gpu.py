@@ -40,8 +40,8 @@ ENVIRONMENT.pop("PYTEST_XDIST_WORKER", None)
 @pytest.fixture(scope="module")
 def jax_gpu() -> None:
     """Skip where JAX has no GPU."""
-    asked = [sys.executable, "-c", "import jax; print(jax.default_backend())"]
-    done = subprocess.run(asked, capture_output=True, text=True, env=ENVIRONMENT, timeout=120)
+    command = [sys.executable, "-c", "import jax; print(jax.default_backend())"]
+    done = subprocess.run(command, capture_output=True, text=True, env=ENVIRONMENT, timeout=120)
     if done.stdout.strip() != "gpu":
         pytest.skip("needs JAX with a GPU")
 
@@ -127,14 +127,14 @@ def test_a_dump_in_xlas_legacy_format_loads_with_hits_only(folder: Path) -> None
 @pytest.mark.parametrize("layout", ["new", "legacy"])
 @pytest.mark.parametrize("suffix", ["pb", "textproto"])
 def test_converting_an_xla_file_there_and_back_keeps_its_bytes(folder: Path, layout: str, suffix: str) -> None:
-    own = f"own-{layout}.{suffix}"
+    name = f"own-{layout}.{suffix}"
     flags = f"--xla_gpu_use_new_autotune_cache_format={'true' if layout == 'new' else 'false'}"
-    run(folder, flags=f"{flags} --xla_gpu_dump_autotune_results_to={folder / own}")
+    run(folder, flags=f"{flags} --xla_gpu_dump_autotune_results_to={folder / name}")
 
-    convert(folder, own, f"back-{layout}.json", "--from=xla")
+    convert(folder, name, f"back-{layout}.json", "--from=xla")
     convert(folder, f"back-{layout}.json", f"again-{layout}.{suffix}", "--to=xla")
 
-    assert (folder / f"again-{layout}.{suffix}").read_bytes() == (folder / own).read_bytes()
+    assert (folder / f"again-{layout}.{suffix}").read_bytes() == (folder / name).read_bytes()
 
 
 def test_xla_without_the_plugin_uses_a_converted_cache(folder: Path) -> None:
