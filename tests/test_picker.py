@@ -364,7 +364,7 @@ def test_the_export_refuses_a_users_file_and_a_wrong_alias(export: Export, capsy
     assert cli.main(["export", "c.textproto", "--to=python", "-o", "mine.py"]) == 4
     assert "mine.py: is no export of pytest-autotune" in capsys.readouterr().err
     assert cli.main(["export", "c.textproto", "--to=python", "-o", "_tuned.py", "--alias=OEM = NVIDIA H20O"]) == 4
-    assert "no choice is of the device NVIDIA H20O (there are those of NVIDIA H200)" in capsys.readouterr().err
+    assert "no choice is of the device NVIDIA H20O (write a bare name: NVIDIA H200)" in capsys.readouterr().err
     assert cli.main(["export", "c.textproto", "--to=python", "-o", "_tuned.py", "--alias=NVIDIA H200=NVIDIA H200"]) == 4
     assert "the device NVIDIA H200 has choices of its own" in capsys.readouterr().err
 

@@ -13,6 +13,7 @@ import pytest
 
 from pytest_autotune.cache.model import Device
 from pytest_autotune.cache.ties import NOISE, TIE, TIE_US, choose_candidate, kept_choice_tolerance, tie_on_gpu
+from pytest_autotune.modes.verify_race import race_choice
 from pytest_autotune.tuners.measuring.clocks import HostClock, HostLaunch, Launch, Runner, as_large_as_fits
 from pytest_autotune.tuners.measuring.launching import CandidateResult, DeviceLostError
 from pytest_autotune.tuners.measuring.race import Limits, Race
@@ -299,6 +300,15 @@ def test_a_race_in_which_all_candidates_fail_has_no_choice() -> None:
     assert [result.measured for result in running.finish()] == [None, None]
     with pytest.raises(LookupError):
         _ = running.choice
+
+
+@pytest.mark.parametrize(("times_us", "choice"), [([0.0], 0), ([0.0, 0.0], 0), ([5.0, 0.0, 0.0], 1)])
+def test_times_of_0_are_a_tie(times_us: list[float], choice: int) -> None:
+    """A clock with coarse ticks gives 0 for a short call. A race, also of a loaded choice, still has a result."""
+    assert race(Gpu(), times_us)[0] == choice
+    challenge = race_choice(Gpu(), runners(times_us), 0.05, ())
+    assert challenge.winner is None
+    assert [result.failed for result in challenge.results] == [None] * len(times_us)
 
 
 def test_each_launch_calls_the_before_and_after_functions() -> None:

@@ -31,7 +31,8 @@ from pytest_autotune.production.export_table import PRESETS, TableLayout, build_
     "aliases",
     metavar="'NAME = OTHER'",
     multiple=True,
-    help="The device NAME takes the choices of the device OTHER, which has its architecture. Repeatable.",
+    help="The device NAME takes the choices of the device OTHER, which has its architecture. Both are bare names, such "
+    "as NVIDIA H200, without the brackets that a summary shows. Repeatable.",
 )
 @click.option("--preset", type=click.Choice(list(PRESETS)), help="With --to=table: the fused MoE tables of this one.")
 @click.option(

@@ -34,8 +34,8 @@ from pytest_autotune.tuners import TUNERS, list_third_party_tuners
 
 #: The options that judge the run by the loaded caches.
 _GATES = ("max_misses", "fail_on_unused")
-#: The options that ``--autotune-update`` sets itself.
-_DECIDED_BY_UPDATE = ("dump", "on_miss", "on_stale")
+#: The options beside the dump path that ``--autotune-update`` sets itself.
+_DECIDED_BY_UPDATE = ("on_miss", "on_stale")
 #: The brackets that a summary shows after a device's name: ``NVIDIA H200 (sm_90, 132 multiprocessors)``. A device
 #: without such a number shows its architecture alone, ``(xpu)``, which begins with a small letter or is empty. A name
 #: may itself end in brackets, such as ``(R)`` or ``(TM)``: these stay.
@@ -235,8 +235,8 @@ def read_options(config: pytest.Config) -> Options:
     if not is_worker:
         _refuse_gate_beside_writing(config, options)
     if options.update:
-        reason = f"{options.update_flag} always tunes, and always writes the loaded cache"
-        _refuse_set_options(config, _DECIDED_BY_UPDATE, reason)
+        if not is_worker:
+            _refuse_beside_update(config, options)
         return _with_update(options)
     return options
 
@@ -287,6 +287,24 @@ def _refuse_gpus_without_workers(config: pytest.Config, options: Options) -> Non
         raise pytest.UsageError(
             "autotune_spread_gpus: GPUs are spread over xdist's workers, and this run has no workers (add -n=NUM)"
         )
+
+
+def _refuse_beside_update(config: pytest.Config, options: Options) -> None:
+    """Refuse options of the command line that a given update decides itself.
+
+    ``--autotune-on-miss`` and ``--autotune-on-stale`` in ``addopts`` are no error beside an update that the user typed:
+    ``addopts`` is meant for the other runs.
+
+    :raises pytest.UsageError: for the first such option.
+    """
+    refused = ["dump"]
+    for name in _DECIDED_BY_UPDATE:
+        flag = f"--autotune-{name.replace('_', '-')}"
+        is_for_other_runs = _is_typed(config, options.update_flag) and not _is_typed(config, flag)
+        if not is_for_other_runs:
+            refused.append(name)
+    reason = f"{options.update_flag} always tunes, and always writes the loaded cache"
+    _refuse_set_options(config, refused, reason)
 
 
 def _with_update(options: Options) -> Options:

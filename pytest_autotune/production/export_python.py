@@ -90,7 +90,7 @@ def _check_aliases(aliases: Mapping[str, str], device_names: Sequence[str]) -> N
     for name, tuned_name in sorted(aliases.items()):
         if tuned_name not in device_names:
             names = ", ".join(device_names)
-            raise CacheError("--alias", f"no choice is of the device {tuned_name}", f"there are those of {names}")
+            raise CacheError("--alias", f"no choice is of the device {tuned_name}", f"write a bare name: {names}")
         if name in device_names:
             raise CacheError("--alias", f"the device {name} has choices of its own", "leave out one or the other")
 

@@ -174,7 +174,7 @@ def build_tables(cache: Cache, layout: TableLayout, kernels: Sequence[str], devi
             # Two problems have the same row, for example because --file= names a part of the key only.
             place = f"{layout.row}={row.number} in {row.path}"
             event = f"two choices for {place}, such as that of {entry.problem}"
-            remedy = "name in --file= what tells them apart, or one kernel with --kernel="
+            remedy = "add the part of the key in which they differ to --file=, or choose one kernel with --kernel="
             raise CacheError("--to=table", event, remedy)
         table.versions.add(find_triton_version(entry))
     if not tables:

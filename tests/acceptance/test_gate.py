@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from tests.conftest import Suite
+from tests.conftest import DISTRIBUTIONS, Suite
 from tests.reasons import describe_changed
 
 EXCEEDED = "maximum allowed autotune cache misses exceeded"
@@ -249,6 +249,19 @@ def test_a_typed_gate_with_an_update_is_a_usage_error(
     flag = gate.partition("=")[0]
     message = f"ERROR: {flag}: {writer} writes the cache, so nothing is judged (leave one of the two out)"
     result.stderr.fnmatch_lines([message])
+
+
+@pytest.mark.parametrize("option", ["--autotune-on-miss=first", "--autotune-on-stale=error"])
+def test_a_typed_update_overrules_on_miss_in_addopts(outdated: Suite, option: str) -> None:
+    """With xdist's workers, too, which cannot see what the user typed."""
+    outdated.pytester.makeini(f"[pytest]\naddopts = {option}\n")
+    assert outdated.load("--autotune-update", option).ret == pytest.ExitCode.USAGE_ERROR
+
+    outdated.distribution = DISTRIBUTIONS["n2"]
+    assert outdated.load("--autotune-update").ret == 0
+    assert outdated.load("--autotune-max-misses=0").ret == 0
+    outdated.pytester.makeini(f"[pytest]\naddopts = {option} --autotune-update\n")
+    assert outdated.load().ret == pytest.ExitCode.USAGE_ERROR
 
 
 def test_a_typed_update_disables_a_gate_in_addopts(outdated: Suite) -> None:

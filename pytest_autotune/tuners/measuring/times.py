@@ -113,6 +113,10 @@ _SCATTER = 4
 #: candidates that are slower by exactly the threshold would be measured as a little faster, and not be noticed.
 ALLOWANCE = 0.0075
 
+#: A clock with coarse ticks can give a time of 0. It is compared as if it were so many microseconds, because a ratio of
+#: two times of 0 has no value.
+_LEAST_US = 0.001
+
 #: The times of the candidates in one round, in microseconds, by the number of the candidate.
 Round = dict[int, float]
 
@@ -209,12 +213,12 @@ class _CandidateShares:
     @property
     def relative_error(self) -> float:
         """The standard error of the mean, as a part of the mean."""
-        return self.mean.error / (self.mean.value or 1.0)
+        return self.mean.error / self.mean.value
 
     @property
     def scatter(self) -> float | None:
         """How much a single share differs from the mean, as a part of the mean; None for too few shares to tell."""
-        if len(self.shares) < _SCATTER or not self.mean.value:
+        if len(self.shares) < _SCATTER:
             return None
         # The error of a mean of n shares is the scatter of a share, divided by the square root of n.
         scatter: float = self.mean.error * len(self.shares) ** 0.5 / self.mean.value
@@ -238,18 +242,17 @@ def _divide_by_level(rounds: Sequence[Round], numbers: Sequence[int]) -> dict[in
     for number in numbers:
         times_us = list_times_us(rounds, number)
         if times_us:
-            usual_us[number] = interquartile_mean(times_us).value
+            usual_us[number] = max(interquartile_mean(times_us).value, _LEAST_US)
     shares_by_number: dict[int, list[float]] = {number: [] for number in usual_us}
     for times in rounds:
         timed_numbers = [number for number in usual_us if number in times]
         if not timed_numbers:
             continue
-        # A clock with coarse ticks can give 0. The level of 1.1 says that the candidates took 10 % longer than usual.
-        level = statistics.fmean(times[number] / (usual_us[number] or 1.0) for number in timed_numbers)
-        if not level:
-            continue
+        round_us = {number: max(times[number], _LEAST_US) for number in timed_numbers}
+        # The level of 1.1 says that the candidates took 10 % longer than usual.
+        level = statistics.fmean(round_us[number] / usual_us[number] for number in timed_numbers)
         for number in timed_numbers:
-            shares_by_number[number].append(times[number] / level)
+            shares_by_number[number].append(round_us[number] / level)
     return {number: shares for number, shares in shares_by_number.items() if shares}
 
 

@@ -206,6 +206,8 @@ class _ConfigContents:
     kwargs: dict[str, Any]
     #: A copy of ``kwargs``.
     kwargs_items: dict[str, Any]
+    #: The items of the object itself, if its class derives from dict, too; else empty.
+    own_items: dict[Any, Any]
 
     @classmethod
     def from_config(cls, config: Any) -> _ConfigContents:
@@ -214,7 +216,11 @@ class _ConfigContents:
             # A slot may have no value yet.
             with suppress(AttributeError):
                 slots[slot] = slot.__get__(config)
-        return cls(dict(vars(config)), slots, config.kwargs, dict(config.kwargs))
+        own_items = {}
+        if isinstance(config, dict):
+            # No code of the derived class runs, such as its ``items``.
+            own_items = dict(dict.items(config))
+        return cls(dict(vars(config)), slots, config.kwargs, dict(config.kwargs), own_items)
 
     def are_in(self, config: Any) -> bool:
         """Whether a config still has these contents."""
@@ -223,6 +229,7 @@ class _ConfigContents:
             _are_same(self.attributes, current.attributes)
             and _are_same(self.slots, current.slots)
             and _are_same(self.kwargs_items, current.kwargs_items)
+            and _are_same(self.own_items, current.own_items)
         )
 
     def write_to(self, config: Any) -> None:
@@ -237,6 +244,9 @@ class _ConfigContents:
                 slot.__delete__(config)
         self.kwargs.clear()
         self.kwargs.update(self.kwargs_items)
+        if isinstance(config, dict):
+            dict.clear(config)
+            dict.update(config, self.own_items)
 
 
 #: The types whose ``==`` runs no code of a user.
@@ -275,8 +285,6 @@ def _copy_config(config: Any) -> Any:
     config_class = type(config)
     # A derived class may have a second base, such as dict, whose objects only its own __new__ can make.
     copy: Any = dict.__new__(config_class) if isinstance(config, dict) else object.__new__(config_class)
-    if isinstance(config, dict):
-        dict.update(copy, dict.items(config))
     contents = _ConfigContents.from_config(config)
     own_kwargs = dict(contents.kwargs_items)
     own_attributes = {**contents.attributes, "kwargs": own_kwargs}
