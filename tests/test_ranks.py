@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 
 from pytest_autotune import cli
+from pytest_autotune.cache.errors import CacheError
+from pytest_autotune.workers.ranks import Ranks
 from tests import object_storage
 from tests.conftest import Suite
 
@@ -70,6 +72,18 @@ def proxy(monkeypatch: pytest.MonkeyPatch) -> Iterator[object_storage.Proxy]:
             monkeypatch.setenv(name, value)
         yield proxy
         proxy.close()
+
+
+def test_a_rank_names_a_remedy_if_rank_0_sends_nothing() -> None:
+    class Store:
+        def get(self, name: str) -> bytes:
+            raise RuntimeError("time-out")
+
+    with pytest.raises(CacheError) as raised:
+        Ranks(1, Store()).receive_cache("s3://bucket/caches")
+
+    remedy = "see the output of rank 0; it must load its caches within 120 s of this rank"
+    assert str(raised.value) == f"rank 1: nothing came from rank 0: time-out ({remedy})"
 
 
 def test_ranks_that_load_different_choices_are_a_usage_error(suite: Suite) -> None:

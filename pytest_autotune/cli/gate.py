@@ -111,7 +111,7 @@ def command(
     missing, not finished or of another run, if no process asked for anything, or if a limit is exceeded.
     """
     if fail_on_unused and expect is None:
-        raise click.UsageError("--fail-on-unused: only --expect=N tells that no process is missing (add it)")
+        raise click.UsageError("--fail-on-unused: a process may be missing (add --expect=N, the number of processes)")
     # Both files are checked before any work, so that a wrong path is an error at once.
     junit_file = None
     markdown_file = None

@@ -39,7 +39,9 @@ from pytest_autotune.run.settle import InitialCaches
 _BYTES_ADVICE = "remove old reports, or use one commit for all jobs"
 
 #: The advice if several reports may be of runs of the same command.
-_EQUAL_COMMANDS_ADVICE = f"remove old reports, or set {RUN_ID_VARIABLE} for each run"
+_EQUAL_COMMANDS_ADVICE = (
+    f"remove old reports; or give all processes of one run the same {RUN_ID_VARIABLE}, and the next run another"
+)
 
 
 @dataclass(frozen=True)
@@ -92,7 +94,8 @@ class GateRequest:
     def prune_command(self) -> str:
         """The command that drops the unused entries from each cache; empty if a process may be missing.
 
-        ``--autotune-update=prune`` drops nothing in a process that runs only a part of the tests.
+        The gate shows it in place of ``--autotune-update=prune``, which drops nothing in a process that runs only a
+        part of the tests.
         """
         if self.expected_count is None:
             return ""
@@ -274,10 +277,11 @@ def list_folder_errors(reports: Sequence[ProcessReport], expected_count: int | N
 
 
 def list_equal_commands(reports: Sequence[ProcessReport], expected_count: int | None) -> list[str]:
-    """Return a line for each command of which several reports without a run id are in one folder.
+    """Return a line for each command that has several reports in one folder, if some of them may be old.
 
-    Outside a CI system, a report of an earlier run looks like a report of this run. Shards that an environment variable
-    selects have equal commands, too, so the number that the user expects decides.
+    Only reports without a run id count, because a run id tells the reports of an earlier run apart. Several reports of
+    one command may also be shards that an environment variable selects. The list is therefore empty if there are as
+    many reports as the user expects.
 
     :param expected_count: the number of processes that should have a report; None if the number is not known.
     """

@@ -57,12 +57,13 @@ class KeyDifference:
 def explain_miss(indexes: Sequence[EntryIndex], problem: Problem, policy: Policy) -> MissReason:
     """Return why a problem has no entry: how the nearest entry of its kernel differs.
 
-    Examples of the text, for the cases in the order of the code:
+    The texts, in the order of the code:
 
-    - ``no entry``: the kernel has no entry for the problem's device, or an entry with the same key.
-    - ``no entry with these key names; the entries of this kernel have M, N``: no key can be compared.
-    - ``no entry; new or changed code``: the keys differ only in the digest of the code.
-    - ``no entry; the nearest has M 64 instead of 100``.
+    - ``no entry``: the kernel has no entry that the problem's device may use.
+    - ``no entry with these key names; the entries of this kernel have M, N``: no entry has comparable names in its key.
+    - ``no entry``: the nearest entry has the same key. The process that asked had loaded an older cache.
+    - ``no entry; new or changed code``: the key of the nearest entry differs only in the digest of the code.
+    - ``no entry; the nearest has M 64 instead of 100``: any other difference.
 
     The function compares all entries of the kernel, which takes time. It is called only for a row of the summary, and
     for a lookup that fails a test or whose test loads a cache for itself.
