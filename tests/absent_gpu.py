@@ -94,10 +94,10 @@ def _pretend() -> None:
     create = DeviceProperties.create
 
     def properties(device: Any) -> Any:
-        found = torch.device(device)
-        if found.type != "cuda":
+        torch_device = torch.device(device)
+        if torch_device.type != "cuda":
             return create(device)
-        return DeviceProperties(type="cuda", index=found.index or 0, **FOR_COMPILER)
+        return DeviceProperties(type="cuda", index=torch_device.index or 0, **FOR_COMPILER)
 
     DeviceProperties.create = staticmethod(properties)  # type: ignore[method-assign]
     cuda: Any = torch.cuda

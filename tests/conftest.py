@@ -305,14 +305,14 @@ def section() -> Callable[[pytest.RunResult], list[str]]:
     """A function that returns the lines of the section ``autotune cache`` of a run's output."""
 
     def lines(result: pytest.RunResult) -> list[str]:
-        found: list[str] = []
+        section_lines: list[str] = []
         inside = False
         for line in result.outlines:
             if line.startswith("====") or line.startswith("!!!!"):
                 inside = " autotune cache " in line
             elif inside:
-                found.append(line)
-        return found
+                section_lines.append(line)
+        return section_lines
 
     return lines
 

@@ -156,8 +156,8 @@ def _listed(answer: bytes, fault: object) -> bytes:
     if fault in ("repeated", "left out"):
         body = _OBJECT.sub(rb"\1\1" if fault == "repeated" else b"", body, count=1)
     else:
-        more = b"<IsTruncated>true</IsTruncated><NextContinuationToken>x</NextContinuationToken>"
-        body = body.replace(b"<IsTruncated>false</IsTruncated>", more)
+        next_page = b"<IsTruncated>true</IsTruncated><NextContinuationToken>x</NextContinuationToken>"
+        body = body.replace(b"<IsTruncated>false</IsTruncated>", next_page)
         if fault == "empty":
             body = _OBJECT.sub(b"", body)
     head = re.sub(rb"(?i)(content-length: )\d+", rb"\g<1>%d" % len(body), head)

@@ -732,8 +732,8 @@ def test_the_pre_commit_hook_matches_caches_but_no_reports() -> None:
     assert hook["language"] == "python"
     caches = [f"tests/autotune-h200{suffix}" for form in Format for suffix in form.value.suffixes]
     caches += ["autotune.textproto", f"choices/{'0123abcd' * 4}.textproto"]
-    others = ["autotune-report.json", "model.textproto"]
-    assert [path for path in [*caches, *others] if re.search(hook["files"], path)] == caches
+    other_files = ["autotune-report.json", "model.textproto"]
+    assert [path for path in [*caches, *other_files] if re.search(hook["files"], path)] == caches
 
 
 def test_convert_refuses_to_overwrite_other_problems(run: Run) -> None:

@@ -81,12 +81,12 @@ def call(n: int = 64, offset: int = 0, **options: Any) -> Callable[[Any], object
     return launch
 
 
-def compiled(found: Collected, held: Sequence[Entry] = ()) -> dict[str, tuple[str, ...]]:
+def compiled(collected: Collected, dump_entries: Sequence[Entry] = ()) -> dict[str, tuple[str, ...]]:
     """What a dump holds, by the key."""
-    cache = Cache(tuple(held))
-    run = EndedRun.of_one_process(InitialCaches((("x", cache),), cache), found, RunRequest(FileDump()))
+    cache = Cache(tuple(dump_entries))
+    run = EndedRun.of_one_process(InitialCaches((("x", cache),), cache), collected, RunRequest(FileDump()))
     merged = finish_run(settle_run(run), cache).merged
-    return {str(one.problem.key[0]): one.compiled for one in merged.cache.entries}
+    return {str(merged_entry.problem.key[0]): merged_entry.compiled for merged_entry in merged.cache.entries}
 
 
 def entries_of(collected: Collected) -> list[Entry]:
@@ -118,7 +118,7 @@ def test_a_hit_with_a_new_specialization_adds_it_to_the_entry(process: Process) 
     first_run = EndedRun.of_one_process(InitialCaches(), first, RunRequest())
     entries = finish_run(settle_run(first_run), Cache()).merged.cache.entries
     assert len(entries[0].compiled) == 1
-    assert len(compiled(again, held=entries)["n=64"]) == 2
+    assert len(compiled(again, dump_entries=entries)["n=64"]) == 2
 
 
 def test_an_unrecorded_search_does_not_stop_specialization_notes(

@@ -72,10 +72,10 @@ def test_the_search_digest_ignores_the_order_of_configurations() -> None:
 
 def test_an_entry_whose_choice_is_no_candidate_is_not_used() -> None:
     question = make_question(Configurations(CONFIGS[:1]))
-    known, unknown = Configurations(CONFIGS).list_candidates()
+    listed, unlisted = Configurations(CONFIGS).list_candidates()
 
-    assert question.offers(Entry(question.problem, question.fingerprint, known))
-    assert not question.offers(Entry(question.problem, question.fingerprint, unknown))
+    assert question.offers(Entry(question.problem, question.fingerprint, listed))
+    assert not question.offers(Entry(question.problem, question.fingerprint, unlisted))
     assert not question.offers(Entry(question.problem, question.fingerprint, None))
     assert [digest.parts[0].split()[0] for digest in question.digests()] == ["kernel", "tile"]
 

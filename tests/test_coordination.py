@@ -89,8 +89,8 @@ def test_a_worker_compiles_candidates_before_waiting_for_a_claim(holder, tmp_pat
 def test_two_workers_do_not_compile_the_same_kernel_at_once(tmp_path: Path) -> None:
     first, second = workers(tmp_path, 0.3), workers(tmp_path, 0.3)
 
-    with first.compiling("a", wait=True) as mine, first.compiling("b", wait=False) as mine_too:
-        assert mine
+    with first.compiling("a", wait=True) as is_mine, first.compiling("b", wait=False) as mine_too:
+        assert is_mine
         assert mine_too
         with second.compiling("a", wait=False) as also:
             assert not also
@@ -98,8 +98,8 @@ def test_two_workers_do_not_compile_the_same_kernel_at_once(tmp_path: Path) -> N
         with second.compiling("b", wait=True) as also:
             assert not also, "it goes on alone"
         assert time.monotonic() - started >= 0.25
-    with second.compiling("a", wait=False) as mine:
-        assert mine
+    with second.compiling("a", wait=False) as is_mine:
+        assert is_mine
 
 
 def test_a_worker_that_finds_a_result_does_not_compile(tmp_path: Path) -> None:
@@ -114,10 +114,10 @@ def test_a_worker_that_finds_a_result_does_not_compile(tmp_path: Path) -> None:
 
 
 def test_measuring_locks_the_named_gpu_not_the_current_one(tmp_path: Path) -> None:
-    mine = Locks(0.2, lambda: f"{tmp_path} current")
+    worker = Locks(0.2, lambda: f"{tmp_path} current")
     other = Locks(0.2, lambda: f"{tmp_path} named")
 
-    with mine.measuring(f"{tmp_path} named") as is_measuring, other.measuring() as is_measuring_too:
+    with worker.measuring(f"{tmp_path} named") as is_measuring, other.measuring() as is_measuring_too:
         assert is_measuring
         assert not is_measuring_too
 
@@ -125,14 +125,14 @@ def test_measuring_locks_the_named_gpu_not_the_current_one(tmp_path: Path) -> No
 @pytest.mark.parametrize("place", ["inside a tuning", "while holding the GPU"])
 def test_a_worker_in_a_tuning_or_gpu_lock_waits_for_no_claim(holder, tmp_path: Path, place: str) -> None:
     holder("claim")
-    mine = workers(tmp_path, 30, uuid="mine")
+    worker = workers(tmp_path, 30, uuid="mine")
     started = time.monotonic()
 
     if place == "inside a tuning":
-        with mine.claim(LOOKUP.identity.digest, None) as claim:
+        with worker.claim(LOOKUP.identity.digest, None) as claim:
             assert not claim.has_timed_out
     else:
-        with mine.measuring(), mine.claim(LOOKUP.identity.digest, CountingHelper()) as claim:
+        with worker.measuring(), worker.claim(LOOKUP.identity.digest, CountingHelper()) as claim:
             assert not claim.has_timed_out
 
     assert time.monotonic() - started < 5

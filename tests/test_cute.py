@@ -353,8 +353,8 @@ def test_extra_keywords_of_a_cute_builder_are_in_the_key(suite: AdapterSuite) ->
     assert report["status"] == 0, report["output"]
     assert counts_of(report) == {"tuned": 3}
     keys = [lookup["key"] for lookup in report["lookups"]]
-    others = [{name: key[name] for name in key if name.partition(".")[0] not in ("src", "dst")} for key in keys]
-    assert sorted(others, key=str) == [
+    other_values = [{name: key[name] for name in key if name.partition(".")[0] not in ("src", "dst")} for key in keys]
+    assert sorted(other_values, key=str) == [
         {"sizes.0": 1, "config.mode": "fast"},
         {"sizes.0": 2, "config.mode": "fast"},
         {},

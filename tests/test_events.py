@@ -265,26 +265,26 @@ def test_a_log_without_a_folder_keeps_its_lines_in_memory(tmp_path: Path) -> Non
 
 def test_a_worker_finds_the_tunings_of_other_workers_only(run: Callable[..., RunFolder]) -> None:
     folder = run()
-    mine = OtherWorkers(folder.path, "gw0")
+    other_workers = OtherWorkers(folder.path, "gw0")
     folder.log("gw0").append(lookup("own").to_event())
     folder.log("gw1").append(Lookup(lookup("asked").identity, outcome=Outcome.MISS).to_event())
     folder.log("gw1").append(lookup("tuned").to_event())
-    assert mine.find(lookup("tuned").identity.digest) == lookup("tuned").to_event()
+    assert other_workers.find(lookup("tuned").identity.digest) == lookup("tuned").to_event()
     folder.log("gw2").append(lookup("later").to_event())
 
-    assert mine.find(lookup("later").identity.digest) == lookup("later").to_event()
-    assert mine.find(lookup("asked").identity.digest) is None
-    assert mine.find(lookup("own").identity.digest) is None
+    assert other_workers.find(lookup("later").identity.digest) == lookup("later").to_event()
+    assert other_workers.find(lookup("asked").identity.digest) is None
+    assert other_workers.find(lookup("own").identity.digest) is None
 
 
 def test_a_verify_result_is_not_found_as_a_tuning(run: Callable[..., RunFolder]) -> None:
     folder, raced = run(), Event("raced", lookup().identity, claim="verify-1")
     folder.log("gw1").append(raced)
 
-    others = OtherWorkers(folder.path, "gw0")
+    other_workers = OtherWorkers(folder.path, "gw0")
 
-    assert others.find(lookup().identity.digest) is None
-    assert others.find("verify-1") == raced
+    assert other_workers.find(lookup().identity.digest) is None
+    assert other_workers.find("verify-1") == raced
     assert asked_in(folder) == []
 
 
@@ -312,16 +312,16 @@ def test_a_killed_run_is_recovered_while_its_forked_child_lives(run: Callable[..
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may give a folder away")
 def test_logs_of_another_user_are_neither_recovered_nor_removed(run: Callable[..., RunFolder]) -> None:
-    theirs = run()
-    theirs.log("gw0").append(lookup("theirs").to_event())
-    theirs.close(written=False)
-    os.chown(theirs.path, 12345, 12345)
+    other_run = run()
+    other_run.log("gw0").append(lookup("theirs").to_event())
+    other_run.close(written=False)
+    os.chown(other_run.path, 12345, 12345)
 
     following = run()
 
     assert recovered_in(following) == []
     following.close(written=True)
-    assert list(theirs.path.glob("*.jsonl"))
+    assert list(other_run.path.glob("*.jsonl"))
 
 
 @pytest.mark.parametrize("place", ["behind a link", "in the folder"])

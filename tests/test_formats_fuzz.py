@@ -174,19 +174,19 @@ def test_our_text_reader_accepts_exactly_what_protobuf_accepts():
     for _ in range(1600 * MORE):
         written = mutant(chance)
         try:
-            theirs = read_by_protobuf(written)
+            by_protobuf = read_by_protobuf(written)
             refused = ""
         except CacheError as error:
-            theirs, refused = None, str(error)
+            by_protobuf, refused = None, str(error)
         try:
             ours, error = read_by_us(written), ""
         except CacheError as refusal:
             ours, error = None, str(refusal)
         if ours is None:
-            assert theirs is None or "binary data" in error, f"{error}: {written}"
+            assert by_protobuf is None or "binary data" in error, f"{error}: {written}"
         elif not ours.lossy:  # of those, it takes none unless it is told to
             accepted += 1
-            assert repr(ours) == repr(theirs), f"{refused}: {written}"
+            assert repr(ours) == repr(by_protobuf), f"{refused}: {written}"
     assert accepted > 30 * MORE
 
 

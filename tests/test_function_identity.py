@@ -608,17 +608,17 @@ def drawn(trials: int, seed: int) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    "others",
+    "options_of_calls",
     [[measured(), measured(clock=return_time), measured(clock=another)], [{}, drawn(1, 0), drawn(2, 0), drawn(2, 1)]],
     ids=["clock", "strategy"],
 )
 def test_another_clock_or_strategy_is_another_fingerprint(
-    looked_up: list[Lookup], others: list[dict[str, Any]]
+    looked_up: list[Lookup], options_of_calls: list[dict[str, Any]]
 ) -> None:
-    for options in [*others, *others]:
+    for options in [*options_of_calls, *options_of_calls]:
         tune_once(other, **options)
 
-    assert len({lookup.fingerprint for lookup in looked_up}) == len(looked_up) == len(others)
+    assert len({lookup.fingerprint for lookup in looked_up}) == len(looked_up) == len(options_of_calls)
 
 
 def test_the_example_suites_cache_matches_its_numba_kernel(

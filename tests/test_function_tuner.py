@@ -213,10 +213,10 @@ def test_loss_gives_the_slowdown_against_the_best_candidate() -> None:
         "measuring": AS_TOLD,
     }
 
-    found = loss({"BLOCK": 1}, **arguments)
+    measured_loss = loss({"BLOCK": 1}, **arguments)
 
-    assert found.share == 0.25
-    assert str(found.best) == "BLOCK=2"
+    assert measured_loss.share == 0.25
+    assert str(measured_loss.best) == "BLOCK=2"
     assert loss({"BLOCK": 2}, **arguments).share == 0.0
     with pytest.raises(ValueError, match="not in the space"):
         loss({"BLOCK": 4}, **arguments)
@@ -760,11 +760,11 @@ def hit(choice: Any, **request: Any) -> tuple[Any, Any]:
     entry = dataclasses.replace(entry, choice=Candidate(params=(Value("config", choice),)))
     mode = verifying()
     with a_session_of(entry, modes=(mode,)) as lookups:
-        found = tune("k", **request)
+        chosen = tune("k", **request)
     [lookup] = lookups
     assert (lookup.outcome, lookup.is_tuned) == (Outcome.HIT, False)
     [verdict] = mode.verdicts
-    return found, verdict
+    return chosen, verdict
 
 
 def test_verify_reports_a_slower_function_choice_and_uses_it(

@@ -123,11 +123,11 @@ def test_a_tuner_that_cannot_be_hooked_gets_an_upgrade_hint() -> None:
 
 def test_a_missing_adapter_gets_an_install_hint() -> None:
     """The hint says to install the adapter or to ignore its tuner."""
-    gone = replace(
+    summary = replace(
         LOADED, devices_by_tuner={"gone": frozenset([GPU])}, request=RunRequest(adapters=()), gate=Gate("0", "gone")
     )
 
-    (hint,) = list_hints(gone)
+    (hint,) = list_hints(summary)
     assert hint == "Install the adapter of gone; or set autotune_ignore (ini) for gone:* to go on without."
 
 

@@ -70,7 +70,7 @@ def session_of(entries: tuple[Entry, ...] | None = None, **policy: Any) -> Sessi
 
 
 @pytest.mark.parametrize(
-    ("session", "wanted", "hooked"),
+    ("session", "tuners", "hooked"),
     [
         (session_of(is_dumping=True), None, 1),
         (session_of((ENTRY,)), None, 1),
@@ -83,9 +83,9 @@ def session_of(entries: tuple[Entry, ...] | None = None, **policy: Any) -> Sessi
     ids=["dump", "load with entries", "load without", "update", "asked for", "a part asked for", "another asked for"],
 )
 def test_a_costly_adapter_is_hooked_only_if_it_has_work(
-    session: Session, wanted: tuple[str, ...] | None, hooked: int
+    session: Session, tuners: tuple[str, ...] | None, hooked: int
 ) -> None:
-    hooks = Hooks(session, wanted)
+    hooks = Hooks(session, tuners)
 
     hooks.install()
 
@@ -155,8 +155,8 @@ def test_an_adapter_is_hooked_despite_other_import_finders(monkeypatch: pytest.M
     monkeypatch.delitem(sys.modules, "costly_library")
     wrapt.register_post_import_hook(lambda module: None, "wrapt has its finder now")
     wrapts = [finder for finder in sys.meta_path if "wrapt" in type(finder).__module__]
-    others = [finder for finder in sys.meta_path if finder not in wrapts]
-    monkeypatch.setattr(sys, "meta_path", [Rewriter(), *(wrapts if has_wrapts else []), *others])
+    other_finders = [finder for finder in sys.meta_path if finder not in wrapts]
+    monkeypatch.setattr(sys, "meta_path", [Rewriter(), *(wrapts if has_wrapts else []), *other_finders])
     hooks = Hooks(session_of((ENTRY,)), None)
 
     hooks.install()

@@ -26,9 +26,9 @@ def entry(kernel: str = "k", times: dict[str, float] | None = None, source: str 
     return Entry(problem, (Value("source", source, "digest"),), best, candidates, tuning_seconds=1.0)
 
 
-def kept(one: Entry) -> Entry:
+def kept(measured_entry: Entry) -> Entry:
     """An entry as a file holds it."""
-    return replace(one, candidates=())
+    return replace(measured_entry, candidates=())
 
 
 def chosen(cache: Cache) -> list[str]:
@@ -108,8 +108,8 @@ def test_a_failure_of_all_candidates_replaces_no_choice() -> None:
     assert merged.counts_text == "1 unchanged"
 
 
-def failing(one: Entry) -> Entry:
-    return replace(one, choice=None, candidates=(Candidate(failed="no compiler was found"),))
+def failing(good_entry: Entry) -> Entry:
+    return replace(good_entry, choice=None, candidates=(Candidate(failed="no compiler was found"),))
 
 
 @pytest.mark.parametrize("is_rejected", [False, True])
@@ -125,25 +125,25 @@ def test_a_choice_of_one_worker_wins_over_anothers_failure(is_rejected: bool) ->
 
 def test_a_failure_hit_in_another_cache_replaces_no_choice() -> None:
     """The loaded cache expects a failure, so the tuner was left alone; the file that is written knows better."""
-    there = kept(entry())
+    committed = kept(entry())
 
-    assert merge_run(Cache((there,)), used=[failing(entry())]).cache.entries == (there,)
-    retuned = merge_run(Cache((there,)), [MeasuredEntry(entry(source="new"))], [failing(entry())])
-    assert there in retuned.cache.entries
+    assert merge_run(Cache((committed,)), used=[failing(entry())]).cache.entries == (committed,)
+    retuned = merge_run(Cache((committed,)), [MeasuredEntry(entry(source="new"))], [failing(entry())])
+    assert committed in retuned.cache.entries
 
 
 def test_keep_candidates_adds_candidates_to_an_unchanged_entry() -> None:
-    there = replace(kept(entry()), generation=2)
+    committed = replace(kept(entry()), generation=2)
 
-    def merged(again: Entry, was: Entry = there) -> tuple[Entry, ...]:
+    def merged(again: Entry, was: Entry = committed) -> tuple[Entry, ...]:
         return merge_run(Cache((was,)), [MeasuredEntry(again)], rules=MergeRules(keep_candidates=True)).cache.entries
 
     measured = entry(times={"a": 10.1, "b": 21.0})
-    with_candidates = replace(there, candidates=measured.candidates)
+    with_candidates = replace(committed, candidates=measured.candidates)
     assert merged(measured) == (with_candidates,)
     assert merged(measured)[0].generation == 2
     assert merged(entry(times={"a": 10.2, "b": 22.0}), with_candidates) == (with_candidates,)
-    assert merged(failing(entry())) == (there,)
+    assert merged(failing(entry())) == (committed,)
 
 
 def test_a_failure_with_another_error_text_changes_no_entry() -> None:
@@ -170,26 +170,26 @@ def test_retuning_a_problem_drops_its_unused_fingerprints() -> None:
 
 
 def test_an_entry_hit_in_another_cache_is_added_to_the_dump() -> None:
-    there = kept(entry(times={"a": 10.0, "b": 20.0}))
+    committed = kept(entry(times={"a": 10.0, "b": 20.0}))
     used = kept(entry(times={"a": 20.0, "b": 10.0}))
 
     assert merge_run(Cache(), used=[used]).cache.entries == (used,)
-    assert merge_run(Cache((there,)), used=[used]).cache.entries == (used,)
+    assert merge_run(Cache((committed,)), used=[used]).cache.entries == (used,)
 
 
 def test_a_retuned_equal_choice_gets_only_a_new_minor_version() -> None:
     """A new patch version, and an unknown version, change nothing."""
-    there, again = kept(entry()), replace(entry(times={"a": 10.1, "b": 20.0}), tuning_seconds=7.0)
+    committed, again = kept(entry()), replace(entry(times={"a": 10.1, "b": 20.0}), tuning_seconds=7.0)
 
     def merged(then: str, now: str) -> tuple[Entry, ...]:
-        there_then = replace(there, versions=Versions.parse(then))
+        there_then = replace(committed, versions=Versions.parse(then))
         return merge_run(
             Cache((there_then,)), [MeasuredEntry(replace(again, versions=Versions.parse(now)))]
         ).cache.entries
 
-    assert merged("triton 3.6.0", "triton 3.7.1") == (replace(there, versions=Versions.parse("triton 3.7.1")),)
-    assert merged("triton 3.7.0", "triton 3.7.1") == (replace(there, versions=Versions.parse("triton 3.7.0")),)
-    assert merged("triton 3.7.0", "") == (replace(there, versions=Versions.parse("triton 3.7.0")),)
+    assert merged("triton 3.6.0", "triton 3.7.1") == (replace(committed, versions=Versions.parse("triton 3.7.1")),)
+    assert merged("triton 3.7.0", "triton 3.7.1") == (replace(committed, versions=Versions.parse("triton 3.7.0")),)
+    assert merged("triton 3.7.0", "") == (replace(committed, versions=Versions.parse("triton 3.7.0")),)
 
 
 def test_a_pruned_entry_is_removed_unless_the_run_used_it() -> None:

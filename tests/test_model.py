@@ -171,7 +171,7 @@ def test_problems_are_sorted_by_number_not_by_text() -> None:
 
 def test_problems_that_differ_in_one_field_hash_differently() -> None:
     problem_of_m = Problem("t", "k", (Value("M", 1),), GPU)
-    others = [
+    other_problems = [
         Problem("t", "k", (Value("N", 1),), GPU),
         Problem("t", "k", (Value("M", 1, "dtype"),), GPU),
         Problem("t", "k", (Value("M", 1),), Device("other", "arch", 1)),
@@ -179,4 +179,4 @@ def test_problems_that_differ_in_one_field_hash_differently() -> None:
     ]
 
     # A file that holds many problems of one hash would take minutes.
-    assert len({hash(problem) for problem in (problem_of_m, *others)}) == 5
+    assert len({hash(problem) for problem in (problem_of_m, *other_problems)}) == 5

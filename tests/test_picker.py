@@ -81,12 +81,15 @@ class Exported:
     ) -> tuple[list[int], list[str]]:
         """Return the blocks of the candidates that are left of a launch, and the warnings."""
         prune = self.module.pick("lib.add", **options)
-        more = {} if DTYPE is ... else {"DTYPE": DTYPE}
+        dtype_argument = {} if DTYPE is ... else {"DTYPE": DTYPE}
         a = SimpleNamespace(dtype=type("dtype", (), {"__str__": lambda self: dtype})())
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             configs = prune(
-                CONFIGS, {"a": a, "M": m, "ACTIVATION": ACTIVATION, **more}, CAUSAL=True, grid=lambda meta: (1,)
+                CONFIGS,
+                {"a": a, "M": m, "ACTIVATION": ACTIVATION, **dtype_argument},
+                CAUSAL=True,
+                grid=lambda meta: (1,),
             )
         return [config.BLOCK for config in configs], [str(warning.message) for warning in caught]
 
@@ -299,8 +302,10 @@ def test_the_export_leaves_out_a_problem_with_two_choices(export: Export, capsys
 
 def test_the_export_leaves_out_keys_it_cannot_compare_later(export: Export, capsys: Any) -> None:
     def keyed(m: Any, block: int, *more: Value) -> Entry:
-        known = entry(1, block)
-        return replace(known, problem=replace(known.problem, key=(Value("M", *m), *known.problem.key[1:], *more)))
+        known_entry = entry(1, block)
+        return replace(
+            known_entry, problem=replace(known_entry.problem, key=(Value("M", *m), *known_entry.problem.key[1:], *more))
+        )
 
     exported = export(
         keyed(("9" * 5000, "int"), 128),
@@ -332,10 +337,12 @@ def test_the_export_leaves_out_keys_it_cannot_compare_later(export: Export, caps
 
 
 def test_the_export_leaves_out_kernels_that_a_factory_made(export: Export, capsys: Any) -> None:
-    known = entry(64, 32, kernel="lib.made")
-    of_none = replace(known, problem=replace(known.problem, key=(*known.problem.key, Value("closure.FN", None))))
+    known_entry = entry(64, 32, kernel="lib.made")
+    of_none = replace(
+        known_entry, problem=replace(known_entry.problem, key=(*known_entry.problem.key, Value("closure.FN", None)))
+    )
 
-    exported = export(known, of_none, entry(64, 32))
+    exported = export(known_entry, of_none, entry(64, 32))
 
     assert "1 choice of 1 kernel for NVIDIA H200; 2 entries left out, whose values" in capsys.readouterr().out
     assert list(exported.module.CHOICES) == ["lib.add"]

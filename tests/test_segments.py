@@ -506,18 +506,18 @@ def test_a_listed_store_file_that_is_gone_is_reported(serial_suite: Suite, secti
     suite = serial_suite.write(test_a="def test(tune): tune('k')")
     add(url, entry(1))
     add(url, entry(2))
-    gone = objects(url)[0]
-    proxy.faults_below[gone.rpartition("/")[2]] = {"GET": "404"}
+    missing_name = objects(url)[0]
+    proxy.faults_below[missing_name.rpartition("/")[2]] = {"GET": "404"}
 
     result = suite.run(f"--autotune-load={url}")
 
     assert result.ret == 0
-    assert len([line for line in section(result) if gone in line and "answers 404" in line]) == 1
+    assert len([line for line in section(result) if missing_name in line and "answers 404" in line]) == 1
     assert len(held(url)) == 1
     assert cli.main(["check", url]) == 1
     assert "1 to mend" in capsys.readouterr().out
     stores.compact(url)
-    assert gone in objects(url)
+    assert missing_name in objects(url)
 
 
 FOREIGN = ["v1//x.pb", "v1/../x.pb", "v1/gpu//x.pb", "v1/nvidia-h200-sm90-132/../x.pb", "v1/nvidia-h200-sm90-132/a//x"]
@@ -663,24 +663,24 @@ def test_reading_a_store_removes_only_its_own_old_local_copies(url: str, tmp_pat
         copy.parent.rename(tmp_path / "elsewhere")
         copy.parent.symlink_to(tmp_path / "elsewhere")
     (copy.parent / "precious.pb").write_text("mine")
-    gone = copy.with_name(f"v1-gpu-{'0' * 64}.pb")
-    gone.write_text("of a segment that is gone")
+    old_copy = copy.with_name(f"v1-gpu-{'0' * 64}.pb")
+    old_copy.write_text("of a segment that is gone")
 
     SegmentStore(location).read()
 
     assert (copy.parent / "precious.pb").read_text() == "mine"
-    assert gone.exists() == (place == "behind a link")
+    assert old_copy.exists() == (place == "behind a link")
 
 
 def test_runs_and_compactions_at_the_same_time_lose_no_entry(url: str, proxy) -> None:
     def run(number: int) -> set[Entry]:
         chance, acknowledged = random.Random(number), set[Entry]()
         for _ in range(4):
-            mine = {entry(chance.randrange(60)) for _ in range(5)}
+            new_entries = {entry(chance.randrange(60)) for _ in range(5)}
             try:
                 store = SegmentStore(Location.parse(url, Path()))
-                update_store(store, lambda now, mine=mine: Cache((*now.entries, *mine)))
-                acknowledged |= mine
+                update_store(store, lambda now, new_entries=new_entries: Cache((*now.entries, *new_entries)))
+                acknowledged |= new_entries
                 if chance.random() < 0.3:
                     store.compact()
             except CacheError:

@@ -39,23 +39,25 @@ def candidate(name: str, time_us: float | None = None) -> Candidate:
 
 def entry(of: Problem, choice: str = "a", source: str = "s", **times: float) -> Entry:
     timed = tuple(candidate(name, time) for name, time in times.items())
-    found = next((one for one in timed if one.params[0].value == choice), candidate(choice))
-    return Entry(of, (Value("source", source),), found, timed, tuning_seconds=0.5, versions=Versions.parse("toy 1.0"))
+    chosen = next(
+        (timed_candidate for timed_candidate in timed if timed_candidate.params[0].value == choice), candidate(choice)
+    )
+    return Entry(of, (Value("source", source),), chosen, timed, tuning_seconds=0.5, versions=Versions.parse("toy 1.0"))
 
 
 def searched(
-    made: Entry, outcome: Outcome | None = None, is_disturbed: bool = False, has_failed: bool = False, **told: Any
+    made: Entry, outcome: Outcome | None = None, is_disturbed: bool = False, has_failed: bool = False, **facts: Any
 ) -> Lookup:
-    return Lookup(made.identity, outcome, result=TunedEntry(made, is_disturbed, has_failed), **told)
+    return Lookup(made.identity, outcome, result=TunedEntry(made, is_disturbed, has_failed), **facts)
 
 
-def hit(found: Entry, **told: Any) -> Lookup:
-    return Lookup(found.identity, Outcome.HIT, result=UsedEntry(found), **told)
+def hit(entry_hit: Entry, **facts: Any) -> Lookup:
+    return Lookup(entry_hit.identity, Outcome.HIT, result=UsedEntry(entry_hit), **facts)
 
 
-def beginning(*loaded: Entry, held: tuple[Entry, ...] = ()) -> InitialCaches:
+def beginning(*loaded: Entry, dump_entries: tuple[Entry, ...] = ()) -> InitialCaches:
     caches = (("old.textproto", Cache(loaded)),) if loaded else ()
-    return InitialCaches(caches, Cache(held), EntryIndex.from_caches([Cache(loaded)]) if loaded else None)
+    return InitialCaches(caches, Cache(dump_entries), EntryIndex.from_caches([Cache(loaded)]) if loaded else None)
 
 
 def collected(*lookups: tuple[str, Lookup] | Lookup, **more: Any) -> Collected:
@@ -66,21 +68,21 @@ def collected(*lookups: tuple[str, Lookup] | Lookup, **more: Any) -> Collected:
     return Collected(tuple(with_process), **{"versions": VERSIONS, **more})
 
 
-def finished(began: InitialCaches, found: Collected, **request: Any) -> RunResult:
-    result = finish_at(began, found, began.dump_cache, RunRequest(**request))
+def finished(began: InitialCaches, collected_run: Collected, **request: Any) -> RunResult:
+    result = finish_at(began, collected_run, began.dump_cache, RunRequest(**request))
     return result.with_dump(DUMP) if result.request.plan.writes else result
 
 
-def finish_at(began: InitialCaches, found: Collected, dump_cache: Cache, request: RunRequest) -> RunResult:
+def finish_at(began: InitialCaches, collected_run: Collected, dump_cache: Cache, request: RunRequest) -> RunResult:
     """Return the result of a run that finds this content in the dump path."""
-    return finish_run(settle_run(EndedRun.of_one_process(began, found, request)), dump_cache)
+    return finish_run(settle_run(EndedRun.of_one_process(began, collected_run, request)), dump_cache)
 
 
 def test_a_failed_search_beside_a_kept_choice_counts_as_failed() -> None:
     old = entry(problem())
     failed = replace(old, choice=None, candidates=(Candidate(failed="boo"),))
 
-    summary = finished(beginning(held=(old,)), collected(searched(failed, has_failed=True)), plan=FileDump())
+    summary = finished(beginning(dump_entries=(old,)), collected(searched(failed, has_failed=True)), plan=FileDump())
 
     assert (summary.counts["tuned"], summary.counts["failed"]) == (0, 1)
     assert summary.rows[0].choice == old.choice
@@ -91,8 +93,12 @@ def test_only_a_choice_that_was_tried_is_replaced_by_a_failure() -> None:
     failed = replace(old, choice=None, candidates=(Candidate(failed="boo"),))
     stale = searched(failed, has_failed=True, outcome=Outcome.STALE)
 
-    tried = finished(beginning(old, held=(old,)), collected(replace(stale, has_rejected_entry=True)), plan=FileDump())
-    untried = finished(beginning(entry(problem(), source="old"), held=(old,)), collected(stale), plan=FileDump())
+    tried = finished(
+        beginning(old, dump_entries=(old,)), collected(replace(stale, has_rejected_entry=True)), plan=FileDump()
+    )
+    untried = finished(
+        beginning(entry(problem(), source="old"), dump_entries=(old,)), collected(stale), plan=FileDump()
+    )
 
     assert tried.merged.cache.entries[0].is_failure
     assert untried.merged.cache.entries == (old,)
@@ -102,7 +108,7 @@ def test_the_report_shows_the_committed_choice_after_a_tie() -> None:
     old = entry(problem(), "b")
     new = entry(problem(), "a", a=10.0, b=10.1)
 
-    summary = finished(beginning(held=(old,)), collected(searched(new)), plan=FileDump())
+    summary = finished(beginning(dump_entries=(old,)), collected(searched(new)), plan=FileDump())
 
     assert summary.merged.cache.entries == (old,)
     assert [row.choice for row in summary.rows] == [old.choice]
@@ -149,41 +155,45 @@ def test_an_entry_of_another_pruned_list_is_not_unused() -> None:
 
 
 def test_prune_keeps_entries_that_another_run_wrote_meanwhile() -> None:
-    mine, theirs = entry(problem(M=1), a=1.0), entry(problem(M=2))
+    tuned, written = entry(problem(M=1), a=1.0), entry(problem(M=2))
 
-    summary = finish_at(beginning(), collected(searched(mine)), Cache((theirs,)), RunRequest(FileDump(UPDATE_PRUNE)))
+    summary = finish_at(beginning(), collected(searched(tuned)), Cache((written,)), RunRequest(FileDump(UPDATE_PRUNE)))
 
-    assert {merged_entry.problem for merged_entry in summary.merged.cache.entries} == {mine.problem, theirs.problem}
+    assert {merged_entry.problem for merged_entry in summary.merged.cache.entries} == {tuned.problem, written.problem}
     assert summary.merged.counts_text == "1 added, 1 unchanged"
 
 
 def test_a_recovered_tuning_is_dropped_if_this_run_tuned_anew() -> None:
     before, now = entry(problem(M=1), "a", a=1.0), entry(problem(M=1), "b", b=2.0)
     other = entry(problem(M=2), "a", a=1.0)
-    found = collected(searched(now), recovered_lookups=(searched(before), searched(other)))
+    collected_run = collected(searched(now), recovered_lookups=(searched(before), searched(other)))
 
-    summary = finished(beginning(), found, plan=FileDump())
+    summary = finished(beginning(), collected_run, plan=FileDump())
 
     assert [merged_entry.choice for merged_entry in summary.merged.cache.entries] == [now.choice, other.choice]
     assert summary.recovered_count == 1
-    assert finished(beginning(), found).recovered_count == 0
+    assert finished(beginning(), collected_run).recovered_count == 0
 
 
 def test_loaded_entries_missing_in_a_dump_are_counted_by_gpu(capsys: pytest.CaptureFixture[str]) -> None:
     asked, stale = entry(problem(M=1)), entry(problem(M=2))
-    gone = [entry(problem(M=3)), *(entry(problem(M=m, device=OTHER)) for m in range(7))]
-    found = collected(
+    missing = [entry(problem(M=3)), *(entry(problem(M=m, device=OTHER)) for m in range(7))]
+    collected_run = collected(
         hit(asked), searched(entry(problem(M=2), source="new", a=1.0), Outcome.STALE), incomplete_reason="-k"
     )
 
-    summary = finished(beginning(asked, stale, *gone), found, plan=FileDump())
+    summary = finished(beginning(asked, stale, *missing), collected_run, plan=FileDump())
 
-    assert set(summary.left_out_entries) == set(gone)
+    assert set(summary.left_out_entries) == set(missing)
     assert (
-        set(finished(beginning(asked, stale, *gone, held=tuple(gone)), found, plan=FileDump()).left_out_entries)
+        set(
+            finished(
+                beginning(asked, stale, *missing, dump_entries=tuple(missing)), collected_run, plan=FileDump()
+            ).left_out_entries
+        )
         == set()
     )
-    assert finished(beginning(asked, *gone), found).left_out_entries == ()
+    assert finished(beginning(asked, *missing), collected_run).left_out_entries == ()
     lines = [line.text for line in render_section(summary, 0)]
     assert f"8 loaded entries that no test asked for stayed out of new.textproto (1 for {GPU}; 7 for {OTHER})" in lines
     assert len(json_report.to_mapping(summary)["left_out"]) == 8
@@ -329,14 +339,14 @@ def test_a_gate_without_a_load_is_an_error_unless_a_test_loads() -> None:
 
 def test_the_json_report_has_crashes_recoveries_and_old_versions() -> None:
     old = replace(entry(problem(M=1)), versions=Versions.parse("toy 0.9"))
-    found = collected(
+    collected_run = collected(
         ("gw0", hit(old)),
         ("gw1", searched(entry(problem(M=2), "a", a=1.0))),
         recovered_lookups=(searched(entry(problem(M=3), a=1.0)),),
         crashed_workers=("gw3",),
     )
 
-    summary = finished(beginning(old), found, plan=FileDump(), mode_hints=("another run tells",))
+    summary = finished(beginning(old), collected_run, plan=FileDump(), mode_hints=("another run tells",))
 
     text = "\n".join(line.word + line.text for line in render_section(summary, 1))
     report = json_report.to_mapping(summary)
@@ -364,8 +374,8 @@ def test_only_prune_drops_specializations_that_were_not_compiled() -> None:
     event = Event(SPECIALIZATION, data={"entry": old.identity.digest, "text": "*fp16"})
 
     for prune, compiled in ((False, old.compiled), (True, ("*fp16",))):
-        found = collected(hit(old), mode_events=(event,))
+        collected_run = collected(hit(old), mode_events=(event,))
         plan = FileDump(UPDATE_PRUNE if prune else UPDATE_ALL, is_update=True)
-        summary = finished(beginning(old, held=(old,)), found, plan=plan)
+        summary = finished(beginning(old, dump_entries=(old,)), collected_run, plan=plan)
 
         assert [merged_entry.compiled for merged_entry in summary.merged.cache.entries] == [compiled]

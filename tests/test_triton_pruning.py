@@ -31,7 +31,7 @@ def kernel(prune: Any, key: tuple[str, ...] = (), blocks: tuple[int, ...] = (16,
     return copy_kernel(largest, list(blocks), key, prune_configs_by={"early_config_prune": prune})
 
 
-def at_most_n(configs: Any, named: Any, **others: Any) -> Any:
+def at_most_n(configs: Any, named: Any, **kwargs: Any) -> Any:
     """Candidates made anew, as many as there were: what is too large becomes as large as may be."""
     for config in configs:
         yield triton.Config({"BLOCK": min(config.kwargs["BLOCK"], named["n"])}, num_warps=config.num_warps)
@@ -65,7 +65,7 @@ def test_an_entry_is_stale_if_the_pruner_adds_a_candidate(session) -> None:
     first = session(is_dumping=True)
     assert call(kernel(None)) == 64
 
-    def add_a_candidate(configs: Any, named: Any, **others: Any) -> Any:
+    def add_a_candidate(configs: Any, named: Any, **kwargs: Any) -> Any:
         return [*configs, *made(128)]
 
     loaded = session(first.entries)
@@ -84,7 +84,7 @@ def test_a_choice_is_a_hit_if_the_pruner_copies_some_candidates(session) -> None
     call(kernel(None))
 
     loaded = session(first.entries)
-    assert call(kernel(lambda listed, named, **others: made(32, 64))) == 64
+    assert call(kernel(lambda listed, named, **kwargs: made(32, 64))) == 64
     assert loaded.outcomes == ["hit"]
 
 
@@ -92,7 +92,7 @@ def made(*blocks: int) -> list[Any]:
     return configs(list(blocks))
 
 
-def halved_if_odd(configs: Any, named: Any, **others: Any) -> Any:
+def halved_if_odd(configs: Any, named: Any, **kwargs: Any) -> Any:
     """Changes the candidates themselves."""
     for config in configs:
         if named["n"] % 2:
@@ -157,11 +157,11 @@ def test_a_choice_is_kept_after_the_pruner_ran_for_another_call(session) -> None
 def test_a_list_shortened_by_a_pruner_is_restored_after_the_call(session) -> None:
     """The kernel gets its whole list back after the pruner shortened it. An error of the pruner reaches the test."""
 
-    def first_only(configs: Any, named: Any, **others: Any) -> Any:
+    def first_only(configs: Any, named: Any, **kwargs: Any) -> Any:
         del configs[1:]
         return configs
 
-    def fails(configs: Any, named: Any, **others: Any) -> Any:
+    def fails(configs: Any, named: Any, **kwargs: Any) -> Any:
         yield configs[0]
         raise LookupError("no candidate is left")
 
@@ -176,11 +176,11 @@ def test_a_list_shortened_by_a_pruner_is_restored_after_the_call(session) -> Non
 def test_two_prunings_before_a_perf_model_get_two_entries(session) -> None:
     """Two calls leave different candidates to the performance model. Each call has its own entry and is a hit."""
 
-    def one_warp_for_few(configs: Any, named: Any, **others: Any) -> Any:
+    def one_warp_for_few(configs: Any, named: Any, **kwargs: Any) -> Any:
         return [config for config in configs if (config.num_warps == 1) == (named["n"] < 50)]
 
     def pruned() -> Any:
-        model = {"early_config_prune": one_warp_for_few, "perf_model": lambda BLOCK, **others: BLOCK, "top_k": 2}
+        model = {"early_config_prune": one_warp_for_few, "perf_model": lambda BLOCK, **kwargs: BLOCK, "top_k": 2}
         kernel = copy_kernel(largest, key=(), prune_configs_by=model)
         kernel.configs = [*configs([16, 32, 64]), *configs([16, 32, 64], num_warps=1)]
         return kernel
@@ -202,7 +202,7 @@ def test_a_pruner_that_leaves_no_candidate_raises_tritons_error(session) -> None
     first = session(is_dumping=True)
 
     with pytest.raises(ValueError, match="empty"):
-        call(kernel(lambda configs, named, **others: iter(())))
+        call(kernel(lambda configs, named, **kwargs: iter(())))
 
     assert (first.lookups, first.run.notes) == ([], [])
 
@@ -213,13 +213,13 @@ def test_a_pruner_gets_the_kernels_own_candidate_objects(session) -> None:
     small, _, large = listed
     positions = {id(config): position for position, config in enumerate(listed)}
 
-    def known(configs: Any, named: Any, **others: Any) -> Any:
+    def known(configs: Any, named: Any, **kwargs: Any) -> Any:
         assert configs is autotuner.configs is listed
         assert autotuner.early_config_prune is known
         assert [positions[id(config)] for config in configs] == [0, 1, 2]
         return [config for config in configs if config is small or config is large]
 
-    for options in ({}, {"perf_model": lambda BLOCK, **others: BLOCK, "top_k": 2}):
+    for options in ({}, {"perf_model": lambda BLOCK, **kwargs: BLOCK, "top_k": 2}):
         first = session(is_dumping=True)
         autotuner = copy_kernel(largest, key=(), prune_configs_by={"early_config_prune": known, **options})
         autotuner.configs = listed
@@ -253,7 +253,7 @@ def test_changes_of_a_pruner_to_derived_configs_are_undone(session, config_class
     """The candidates keep all their attributes, and lose the pruner's changes after the launch."""
     seen = []
 
-    def retagged(configs: Any, named: Any, **others: Any) -> Any:
+    def retagged(configs: Any, named: Any, **kwargs: Any) -> Any:
         seen.append([config.tag for config in configs])
         configs[0].kwargs["BLOCK"] = 128
         configs[0].tag = "changed"
@@ -302,7 +302,7 @@ def test_after_a_plugin_error_the_pruners_candidates_launch(session, monkeypatch
 def test_a_pruner_gets_a_tuple_if_the_kernels_list_is_a_tuple(session) -> None:
     """A kernel's candidates may be a tuple, which no pruner can shorten."""
     first = session(is_dumping=True)
-    autotuner = kernel(lambda configs, named, **others: configs[1:] if configs is listed else [])
+    autotuner = kernel(lambda configs, named, **kwargs: configs[1:] if configs is listed else [])
     autotuner.configs = listed = tuple(made(16, 32, 64))
 
     assert call(autotuner) == 64
@@ -313,7 +313,7 @@ def test_a_pruner_gets_a_tuple_if_the_kernels_list_is_a_tuple(session) -> None:
 def test_a_pruners_new_candidates_keep_the_kwargs_it_changed(session) -> None:
     """The new candidates keep the change when the kernel's candidates lose it."""
 
-    def halved_anew(configs: Any, named: Any, **others: Any) -> Any:
+    def halved_anew(configs: Any, named: Any, **kwargs: Any) -> Any:
         for config in configs:
             config.kwargs["BLOCK"] //= 2
             yield triton.Config(config.kwargs, num_warps=8)
@@ -328,7 +328,7 @@ def test_a_pruners_new_candidates_keep_the_kwargs_it_changed(session) -> None:
 def test_a_pruners_change_of_true_to_1_is_undone(session) -> None:
     """A digest holds the type of a value, so ``1`` in place of ``True`` is a change."""
 
-    def retyped(configs: Any, named: Any, **others: Any) -> Any:
+    def retyped(configs: Any, named: Any, **kwargs: Any) -> Any:
         configs[0].is_fast = 1
         return configs
 

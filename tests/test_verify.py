@@ -79,8 +79,8 @@ def race_choice(
 
     with session.tuning(AnyChoice(PROBLEMS[0])) as tuning:
         candidates = [candidate(number) for number in range(len(times_us))]
-        given = {"ready": ready, **contest}
-        tuning.race(lambda: Contest(candidates, make_clock=lambda: gpu, **given))  # type: ignore[arg-type]
+        options = {"ready": ready, **contest}
+        tuning.race(lambda: Contest(candidates, make_clock=lambda: gpu, **options))  # type: ignore[arg-type]
         assert tuning.entry == entry
     assert [lookup.outcome for lookup in session.lookups] == [Outcome.HIT]
     verdicts = [verdict for _, verdict in list_verdicts(Event.decode(line) for line in log.lines)]
@@ -108,8 +108,8 @@ def test_verify_finds_a_loss_of_five_percent() -> None:
         for seed in range(40):
             chance = random.Random(seed)
             best = chance.uniform(4, 60)
-            others = [best * chance.uniform(1.0, 1.5) for _ in range(8)]
-            verdict = race_choice(Gpu(noise=0.02, seed=seed), [best * (1 + loss), best, *others])
+            rivals = [best * chance.uniform(1.0, 1.5) for _ in range(8)]
+            verdict = race_choice(Gpu(noise=0.02, seed=seed), [best * (1 + loss), best, *rivals])
             slower_count[loss] += verdict.is_slower
     assert slower_count[0.0] == 0
     assert slower_count[0.02] <= 1

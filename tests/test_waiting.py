@@ -45,32 +45,32 @@ def test_a_hanging_worker_costs_a_tuning_only_one_time_out(tmp_path: Path, elaps
         locks.enter_context(other.measuring())
         for piece in range(20):
             locks.enter_context(other.compiling(str(piece), wait=True))
-        mine = worker(tmp_path, 0.4)
+        waiting = worker(tmp_path, 0.4)
 
-        with mine.claim(Identity(problem(), ()).digest, CountingHelper()) as claim:
+        with waiting.claim(Identity(problem(), ()).digest, CountingHelper()) as claim:
             assert claim.has_timed_out
             for piece in range(20):
-                with mine.compiling(str(piece), wait=True) as is_mine:
+                with waiting.compiling(str(piece), wait=True) as is_mine:
                     assert not is_mine
             for _ in range(20):
-                with mine.measuring() as undisturbed:
+                with waiting.measuring() as undisturbed:
                     assert not undisturbed
 
     assert 0.35 < elapsed() < 2
 
 
 def test_compile_threads_of_a_tuning_share_one_time_out(tmp_path: Path, elapsed) -> None:
-    other, mine = worker(tmp_path, 9), worker(tmp_path, 0.4)
+    other, waiting = worker(tmp_path, 9), worker(tmp_path, 0.4)
     compile_one_after_the_other = ThreadPoolExecutor(1)
 
     def compile_piece(piece: int) -> bool:
-        with mine.compiling(str(piece), wait=True) as is_mine:
+        with waiting.compiling(str(piece), wait=True) as is_mine:
             return is_mine
 
     with other.claim(Identity(problem(1), ()).digest, CountingHelper()), ExitStack() as locks:
         for piece in range(20):
             locks.enter_context(other.compiling(str(piece), wait=True))
-        with mine.claim(Identity(problem(2), ()).digest, CountingHelper()), compile_one_after_the_other as pool:
+        with waiting.claim(Identity(problem(2), ()).digest, CountingHelper()), compile_one_after_the_other as pool:
             pieces = [pool.submit(copy_context().run, compile_piece, piece) for piece in range(20)]
 
     assert not any(piece.result() for piece in pieces)
@@ -78,7 +78,7 @@ def test_compile_threads_of_a_tuning_share_one_time_out(tmp_path: Path, elapsed)
 
 
 def test_four_waiting_workers_continue_when_the_result_is_logged(tmp_path: Path) -> None:
-    gone: list[float] = []
+    end_times: list[float] = []
     ready = threading.Barrier(5)
 
     class ReadyHelper:
@@ -88,7 +88,7 @@ def test_four_waiting_workers_continue_when_the_result_is_logged(tmp_path: Path)
     def wait() -> None:
         with worker(tmp_path, 20).claim(Identity(problem(), ()).digest, ReadyHelper()) as claim:
             assert claim.result is not None
-            gone.append(time.monotonic())
+            end_times.append(time.monotonic())
             time.sleep(0.3)
 
     with worker(tmp_path, 20).claim(Identity(problem(), ()).digest, CountingHelper()):
@@ -101,20 +101,20 @@ def test_four_waiting_workers_continue_when_the_result_is_logged(tmp_path: Path)
         for thread in waiters:
             thread.join(10)
 
-    assert len(gone) == 4
-    assert max(gone) - published < 0.25
+    assert len(end_times) == 4
+    assert max(end_times) - published < 0.25
 
 
 def test_a_child_forked_inside_a_tuning_waits_for_no_claim(tmp_path: Path, elapsed) -> None:
-    mine = worker(tmp_path, 20)
+    parent = worker(tmp_path, 20)
 
-    with mine.claim(Identity(problem(), ()).digest, CountingHelper()), mine.compiling("k", wait=True):
+    with parent.claim(Identity(problem(), ()).digest, CountingHelper()), parent.compiling("k", wait=True):
         child = os.fork()
         if child == 0:
             with (
-                mine.claim(Identity(problem(), ()).digest, CountingHelper()) as claim,
-                mine.measuring(),
-                mine.compiling("k", wait=True),
+                parent.claim(Identity(problem(), ()).digest, CountingHelper()) as claim,
+                parent.measuring(),
+                parent.compiling("k", wait=True),
             ):
                 os._exit(int(claim.has_timed_out))
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 1
@@ -123,14 +123,14 @@ def test_a_child_forked_inside_a_tuning_waits_for_no_claim(tmp_path: Path, elaps
 
 
 def test_a_child_forked_after_a_tuning_gets_results_of_workers(tmp_path: Path) -> None:
-    mine, other = worker(tmp_path, 20), worker(tmp_path, 20)
-    with mine.claim(Identity(problem(1), ()).digest, CountingHelper()):
+    parent, other = worker(tmp_path, 20), worker(tmp_path, 20)
+    with parent.claim(Identity(problem(1), ()).digest, CountingHelper()):
         pass
 
     with other.claim(Identity(problem(), ()).digest, CountingHelper()):
         child = os.fork()
         if child == 0:
-            with mine.claim(Identity(problem(), ()).digest, CountingHelper()) as taken:
+            with parent.claim(Identity(problem(), ()).digest, CountingHelper()) as taken:
                 os._exit(int(taken.result is not None))
         time.sleep(0.1)
         Log(tmp_path / "run", "another").append(lookup().to_event())
@@ -146,10 +146,10 @@ def test_a_worker_without_a_shared_folder_tunes_alone(tmp_path: Path, place: str
     for number in range(2):
         with (
             alone.claim(Identity(problem(number), ()).digest, CountingHelper()) as claim,
-            alone.compiling("k", True) as mine,
+            alone.compiling("k", True) as is_mine,
         ):
             assert claim.is_claimed
-            assert mine
+            assert is_mine
             assert claim.result is None
             assert not claim.has_timed_out
 

@@ -149,9 +149,11 @@ def legacy_entry(device: str, hlo: str, version: int) -> XlaEntry:
     return XlaEntry(XlaLayout.LEGACY, message.SerializeToString())
 
 
-def cache(path: Path, found: Sequence[XlaEntry]) -> str:
+def cache(path: Path, xla_entries: Sequence[XlaEntry]) -> str:
     """Writes a cache of ours with these entries; returns the option that loads it."""
-    update_store(stores.open_store(path), lambda now: Cache(tuple(entries.to_entry(entry, H200) for entry in found)))
+    update_store(
+        stores.open_store(path), lambda now: Cache(tuple(entries.to_entry(entry, H200) for entry in xla_entries))
+    )
     return f"--autotune-load={path}"
 
 

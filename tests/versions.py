@@ -195,8 +195,8 @@ def run(name: str, version: Version) -> bool:
                 stderr=subprocess.STDOUT,
             )
             statuses.append(done.returncode)
-    told = re.findall(r"^(?:FAILED|ERROR) .*|^\d+ \w+.* in [\d.]+s\b.*$", log.read_text(), re.MULTILINE)
-    print(f"{name} ({' '.join(version.requirements)}): {log}", *told, sep="\n    ", flush=True)
+    result_lines = re.findall(r"^(?:FAILED|ERROR) .*|^\d+ \w+.* in [\d.]+s\b.*$", log.read_text(), re.MULTILINE)
+    print(f"{name} ({' '.join(version.requirements)}): {log}", *result_lines, sep="\n    ", flush=True)
     return not any(statuses)
 
 

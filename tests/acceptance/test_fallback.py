@@ -18,7 +18,7 @@ def test_op(tune, m):
 
 
 @pytest.fixture
-def known(serial_suite: Suite) -> Suite:
+def loaded_suite(serial_suite: Suite) -> Suite:
     return with_entries(serial_suite)
 
 
@@ -31,18 +31,18 @@ def with_entries(suite: Suite) -> Suite:
 
 
 def test_on_miss_first_uses_the_first_candidate_except_for_hits(suite: Suite, section) -> None:
-    known = with_entries(suite)
-    known.write(
+    loaded_suite = with_entries(suite)
+    loaded_suite.write(
         test_op=OP.format(
             ms="16, 32, 64", more=", source='two' if m == 16 else 'one'", wanted="('middle' if m == 64 else 'slow')"
         )
     )
-    before = known.cache.read_bytes()
+    before = loaded_suite.cache.read_bytes()
 
-    result = known.load("--autotune-on-miss=first")
+    result = loaded_suite.load("--autotune-on-miss=first")
 
     result.assert_outcomes(passed=3)
-    assert known.tunings == []
+    assert loaded_suite.tunings == []
     assert section(result) == [
         "MISS test_op.py::test_op[32] - toy:lib.op (M=32): no entry; the nearest has M 16 instead of 32; "
         "the first candidate was used",
@@ -51,15 +51,15 @@ def test_on_miss_first_uses_the_first_candidate_except_for_hits(suite: Suite, se
         "1 hit, 1 miss, 1 stale; 2 used a fallback",
         "Re-run with --autotune-load=cache.textproto --autotune-update to update the cache.",
     ]
-    assert known.cache.read_bytes() == before
+    assert loaded_suite.cache.read_bytes() == before
 
 
-def test_on_miss_nearest_uses_the_choice_of_the_nearest_entry(known: Suite) -> None:
-    known.write(test_op=OP.format(ms="20, 63", more="", wanted="('middle' if m == 63 else 'fast')"))
+def test_on_miss_nearest_uses_the_choice_of_the_nearest_entry(loaded_suite: Suite) -> None:
+    loaded_suite.write(test_op=OP.format(ms="20, 63", more="", wanted="('middle' if m == 63 else 'fast')"))
 
-    report = known.report("--autotune-load=cache.textproto", "--autotune-on-miss=nearest")
+    report = loaded_suite.report("--autotune-load=cache.textproto", "--autotune-on-miss=nearest")
 
-    assert known.tunings == []
+    assert loaded_suite.tunings == []
     assert report["counts"]["miss"] == report["counts"]["fallback"] == 2
     assert [(row["fallback"], row["tuned"], row["choice"]) for row in report["lookups"]] == [
         ("nearest", False, {"params": {"config": "fast"}}),
@@ -68,10 +68,10 @@ def test_on_miss_nearest_uses_the_choice_of_the_nearest_entry(known: Suite) -> N
 
 
 @pytest.mark.parametrize("word", ["first", "nearest"])
-def test_the_gate_counts_problems_with_a_fallback_as_misses(known: Suite, section, word: str) -> None:
-    known.write(test_op=OP.format(ms="16, 20, 64", more="", wanted="tune('lib.op', M=m, times=times)"))
+def test_the_gate_counts_problems_with_a_fallback_as_misses(loaded_suite: Suite, section, word: str) -> None:
+    loaded_suite.write(test_op=OP.format(ms="16, 20, 64", more="", wanted="tune('lib.op', M=m, times=times)"))
 
-    result = known.load(f"--autotune-on-miss={word}", "--autotune-max-misses=0")
+    result = loaded_suite.load(f"--autotune-on-miss={word}", "--autotune-max-misses=0")
 
     assert result.ret == 1
     assert section(result)[-2].startswith("2 hits, 1 miss; 1 used a fallback")

@@ -81,7 +81,7 @@ def test_torch_clock_chooses_the_faster_kernel_on_the_gpu(flush_l2: bool) -> Non
         verify=lambda size, result: result.shape == (size, size),
         measuring=Measuring(clock="torch", flush_l2=flush_l2),
     )
-    found = loss(
+    measured_loss = loss(
         4096,
         space=sizes,
         run=lambda size: x[:size, :size] @ x[:size, :size],
@@ -89,9 +89,9 @@ def test_torch_clock_chooses_the_faster_kernel_on_the_gpu(flush_l2: bool) -> Non
     )
 
     assert choice == 256
-    assert found.share > 5
-    assert 1 < (found.best.time_us or 0) < 1000
-    assert (found.choice.time_us or 0) < 100_000
+    assert measured_loss.share > 5
+    assert 1 < (measured_loss.best.time_us or 0) < 1000
+    assert (measured_loss.choice.time_us or 0) < 100_000
 
 
 def test_cupy_clock_with_compile_threads_rejects_wrong_results() -> None:

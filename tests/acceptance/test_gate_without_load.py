@@ -312,9 +312,9 @@ def test_the_gate_fails_if_only_a_markers_cache_was_looked_up(serial_suite: Suit
     skip_all(serial_suite)
     of_test = "format_version: 1\n"
     (serial_suite.folder / "own.textproto").write_text(of_test)
-    asks = "autotune_cache.tune('own', key={'n': 1}, space=[1, 2], run=str, version=1)"
+    tune_call = "autotune_cache.tune('own', key={'n': 1}, space=[1, 2], run=str, version=1)"
     marker = "import pytest\n@pytest.mark.autotune_cache(load='own.textproto')\n"
-    (serial_suite.folder / "test_own.py").write_text(f"{marker}def test_own(autotune_cache): {asks}\n")
+    (serial_suite.folder / "test_own.py").write_text(f"{marker}def test_own(autotune_cache): {tune_call}\n")
     serial_suite.run("--autotune-update=all", "test_own.py")
 
     result = serial_suite.load("--autotune-max-misses=0")
@@ -323,15 +323,17 @@ def test_the_gate_fails_if_only_a_markers_cache_was_looked_up(serial_suite: Suit
     # On a slow machine, the line also has the time that the hit saved.
     assert section(result)[0].startswith("1 hit")
     result.stdout.fnmatch_lines(["!* entries were loaded and not one was asked for (test_*::test_gpu was skipped) !*"])
-    skips = asks.replace("run=str", "run=lambda n: pytest.skip('no GPU')")
+    skips = tune_call.replace("run=str", "run=lambda n: pytest.skip('no GPU')")
     (serial_suite.folder / "test_own.py").write_text(f"import pytest\ndef test_own(autotune_cache): {skips}\n")
     assert serial_suite.load("--autotune-max-misses=0").ret == pytest.ExitCode.TESTS_FAILED, "nothing came of it"
 
 
 def test_a_percentage_limit_counts_only_lookups_with_a_cache(serial_suite: Suite) -> None:
-    asks = "autotune_cache.tune('a', key={'n': 1}, space=[1, 2], run=str, version=1)"
+    tune_call = "autotune_cache.tune('a', key={'n': 1}, space=[1, 2], run=str, version=1)"
     marker = "@pytest.mark.autotune_cache(load='own.textproto')\n"
-    lines = f"import pytest\ndef test_a(autotune_cache): {asks}\n{marker}def test_own(autotune_cache): {asks}\n"
+    lines = (
+        f"import pytest\ndef test_a(autotune_cache): {tune_call}\n{marker}def test_own(autotune_cache): {tune_call}\n"
+    )
     serial_suite.write(test_lib=lines.replace("'a'", "'b'", 1))
     (serial_suite.folder / "own.textproto").write_text("format_version: 1\n")
 

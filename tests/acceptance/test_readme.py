@@ -55,11 +55,11 @@ def shows(suite: Suite, shown: str) -> None:
         # A tuning that was quick saves nothing that is worth a word.
         return re.sub(r"[0-9.]+s\b", "?s", line).replace("; about ?s of tuning saved", "")
 
-    command, *wanted = shown.splitlines()
+    command, *expected = shown.splitlines()
     for autotuner in autotuners():  # each run is to be the first one of its process
         autotuner.cache.clear()
     printed = {same(line) for line in suite.run(*command.split()).outlines}
-    assert {same(line) for line in wanted if line != "..."} <= printed
+    assert {same(line) for line in expected if line != "..."} <= printed
 
 
 def test_the_readmes_first_commands_print_the_shown_output(

@@ -43,8 +43,8 @@ def test_verify_shows_old_and_new_time_of_each_slower_choice(serial_suite: Suite
 
 def test_verify_races_each_choice_once_despite_many_tests(suite: Suite) -> None:
     """The number of launches does not grow with the number of workers and tests."""
-    asks = 'def test(tune):\n    tune("lib.k", N=1)\n    tune("lib.k", N=1)\n'
-    suite.write(**{f"test_{number}": asks for number in range(3)}).serial.prepare_dump()
+    test_text = 'def test(tune):\n    tune("lib.k", N=1)\n    tune("lib.k", N=1)\n'
+    suite.write(**{f"test_{number}": test_text for number in range(3)}).serial.prepare_dump()
 
     suite.load("--autotune-verify", "--autotune-update", **NOW)
 
@@ -232,8 +232,8 @@ def test_max_drift_fails_if_the_whole_suite_has_no_hit(serial_suite: Suite) -> N
 def test_max_drift_fails_if_an_option_leaves_out_a_tuner(serial_suite: Suite) -> None:
     """The failure names the option, and names it once if a gate on misses is set, too."""
     serial_suite.write().prepare_dump()
-    asks = "autotune_cache.tune('a', key={'n': 1}, space=[1, 2], run=str)"
-    (serial_suite.folder / "test_more.py").write_text(f"def test_a(autotune_cache): {asks}\n")
+    tune_call = "autotune_cache.tune('a', key={'n': 1}, space=[1, 2], run=str)"
+    (serial_suite.folder / "test_more.py").write_text(f"def test_a(autotune_cache): {tune_call}\n")
     serial_suite.load("--autotune-update")
     limit = ["--autotune-verify=all", "--autotune-tuners=function", "--autotune-max-drift=99"]
     message = "!* entries of toy are loaded, which --autotune-tuners=function leaves out: name them, too !*"
@@ -255,14 +255,14 @@ def test_max_drift_fails_if_the_loaded_cache_has_no_entry(serial_suite: Suite) -
 
 
 def test_verify_with_update_copies_no_choice_of_a_markers_cache(serial_suite: Suite) -> None:
-    asks = 'def test(tune): assert tune("lib.op", M=1) == "a"\n'
+    test_text = 'def test(tune): assert tune("lib.op", M=1) == "a"\n'
     marked_test = (
         '@pytest.mark.autotune_cache(load="own.textproto")\ndef test_own(tune): assert tune("lib.op", M=1) == "b"\n'
     )
-    serial_suite.write(test_op=asks).prepare_dump()
+    serial_suite.write(test_op=test_text).prepare_dump()
     before = serial_suite.cache.read_text()
     (serial_suite.folder / "own.textproto").write_text(before.replace('text: "a"', 'text: "b"'))
-    serial_suite.write(test_op=f"import pytest\n{asks}{marked_test}")
+    serial_suite.write(test_op=f"import pytest\n{test_text}{marked_test}")
 
     result = serial_suite.load("--autotune-update", "--autotune-verify")
 
