@@ -1,4 +1,4 @@
-"""Adapters of other packages: found by their entry points, and held to the same rules."""
+"""Adapters of other packages: the plugin finds them by their entry points, and the conformance tests apply."""
 
 from __future__ import annotations
 
@@ -288,7 +288,7 @@ def test_the_conformance_tests_pass_for_the_xla_adapter(serial_suite: Suite) -> 
 
 
 class TestFunctionAdapter(AdapterConformance):
-    """The plugin's own adapter of hand-written tuners is held to the same."""
+    """The conformance tests for the plugin's own adapter of hand-written tuners."""
 
     tuner = "function"
     adapter = function.Adapter

@@ -1,4 +1,4 @@
-"""What is compiled ahead: for which device, of which kernels, in which order."""
+"""Compiling ahead: the device, the kernels and their order."""
 
 from __future__ import annotations
 

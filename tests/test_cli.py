@@ -423,7 +423,7 @@ def test_check_fix_keeps_an_entry_that_a_dump_writes_meanwhile(run: Run, monkeyp
 def test_merge_keeps_an_entry_that_a_dump_writes_meanwhile(
     run: Run, monkeypatch: pytest.MonkeyPatch, output: str
 ) -> None:
-    """Whatever name its output has: a dump may write there after the merge has read it."""
+    """The dump writes into the output after the merge has read its inputs, of which the output is one."""
     write("a.textproto", entry(1))
     write("b.textproto", entry(2))
     Path("link.textproto").symlink_to("a.textproto")
@@ -536,7 +536,7 @@ def test_prune_keeps_an_entry_that_only_looks_like_an_unused_one(run: Run) -> No
 
 
 def test_prune_keeps_all_entries_if_a_marker_disabled_a_test(run: Run) -> None:
-    """A test with ``enabled=False`` asked for nothing, and may need an entry that another report calls unused."""
+    """A test with ``enabled=False`` has no lookups, and may need an entry that another report calls unused."""
     write("a.textproto", entry(1), entry(2))
     report("1.json", [entry(1)], [entry(2)])
     report("2.json", [entry(1)], disabled=["t::b"])

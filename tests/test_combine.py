@@ -91,7 +91,7 @@ def test_changed_and_added_entries_of_another_gpu_are_merged() -> None:
 
 
 def test_a_choice_wins_over_a_failure_on_either_side() -> None:
-    """As in a dump, unless a run has tried the choice and replaced it, which makes the next generation of the entry."""
+    """The failure wins only if a run has tried the choice, because the entry then has a higher generation."""
     failed = replace(entry(), choice=None, candidates=(Candidate(failed="no compiler was found"),))
 
     assert (

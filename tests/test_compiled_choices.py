@@ -1,4 +1,4 @@
-"""What choices of Triton are compiled for, of kernels that are really compiled for a GPU that is not there."""
+"""The specializations of Triton's choices, with kernels that are compiled for a GPU that is not there."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def call(n: int = 64, offset: int = 0, **options: Any) -> Callable[[Any], object
 
 
 def compiled(collected: Collected, dump_entries: Sequence[Entry] = ()) -> dict[str, tuple[str, ...]]:
-    """What a dump holds, by the key."""
+    """Return the specializations in a dump, by the first value of the key."""
     cache = Cache(tuple(dump_entries))
     run = EndedRun.of_one_process(InitialCaches((("x", cache),), cache), collected, RunRequest(FileDump()))
     merged = finish_run(settle_run(run), cache).merged

@@ -1,4 +1,4 @@
-"""The question and the results that adapters share whose tuners list their configurations."""
+"""The question and the results of adapters whose tuners list their configurations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What NVIDIA's driver tells of the current context, with a driver that is stood in for."""
+"""The GPU of the current CUDA context, with a stand-in for NVIDIA's driver."""
 
 from __future__ import annotations
 

@@ -346,7 +346,7 @@ def test_keywords():
 
 
 def test_extra_keywords_of_a_cute_builder_are_in_the_key(suite: AdapterSuite) -> None:
-    """Each further argument and keyword is a value of the key. A keyword that is tuned is none."""
+    """Each further argument and keyword is a value of the key, except for the tuned keywords."""
     (suite.folder / "test_keywords.py").write_text(KEYWORDS)
     report = suite.report("test_keywords.py", "--autotune-dump=keywords.textproto")
 

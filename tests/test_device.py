@@ -1,4 +1,4 @@
-"""What a call runs on, told without making a CUDA context."""
+"""The device of a call, found without a new CUDA context."""
 
 from __future__ import annotations
 

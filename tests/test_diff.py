@@ -1,4 +1,4 @@
-"""What is different between two caches."""
+"""The differences between two caches."""
 
 from __future__ import annotations
 

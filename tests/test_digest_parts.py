@@ -1,4 +1,4 @@
-"""What digests stand for, in short, so that a stale entry says what has changed."""
+"""The short parts of digests, by which the reason of a stale entry names the changed functions."""
 
 from __future__ import annotations
 

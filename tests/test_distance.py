@@ -38,7 +38,7 @@ def problem(*key: Value, kernel: str = KERNEL) -> Problem:
 
 
 def entry(number: int, *sizes: int, kernel: str = KERNEL) -> Entry:
-    """An entry for sizes M and N, and for half precision. Its number tells it apart."""
+    """Return an entry for sizes M and N and half precision. Its choice has the number."""
     sizes_of_key = [Value(name, size) for name, size in zip(NAMES, sizes, strict=True)]
     key = (*sizes_of_key, Value("a.dtype", "fp16", "dtype"))
     params = (Value("BLOCK", number), Value("num_warps", 4))
@@ -120,7 +120,7 @@ def test_the_nearest_entry_has_the_fewest_doublings_in_its_sizes(
 
 @pytest.mark.filterwarnings("ignore:distance_library")
 def test_run_use_and_export_pick_the_same_nearest_entry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Small sizes make many entries equally near. Each of 200 kernels is asked for 25 keys, in any order of parts."""
+    """Small sizes make many entries equally near. The test looks up 25 keys of each of 200 kernels."""
     chance = random.Random(37)
     entries: list[Entry] = []
     for kernel_number in range(200):

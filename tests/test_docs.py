@@ -1,4 +1,4 @@
-"""The documentation agrees with itself and with what can be told from the code."""
+"""The documentation agrees with itself and with the code."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def prose_of(page: Path) -> str:
 
 
 def anchors_of(page: Path) -> set[str]:
-    """As GitHub makes them of headings."""
+    """Return the anchors that GitHub makes of the headings."""
     headings = re.findall(r"^#+ (.*)$", prose_of(page), re.MULTILINE)
     made = {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
     return made | set(re.findall(r'<a name="([^"]+)">', read(page)))
@@ -95,7 +95,7 @@ EXAMPLES: dict[str, Any] = {
 
 
 def example_value(option: Option, folder: Path) -> Any:
-    """Return a value of an option of a mode; it asks for the mode."""
+    """Return a value of an option of a mode that turns the mode on."""
     if option.kind in ("path", "paths"):
         argument = CacheArgument(Location.parse("misses.jsonl", folder), option.flag)
         return argument if option.kind == "path" else [argument]
@@ -161,7 +161,7 @@ def test_every_module_that_the_docs_name_exists() -> None:
 
 
 def test_messages_quoted_in_troubleshooting_exist_in_the_code() -> None:
-    """`…` stands for what differs; all else of a message is in one string of the package."""
+    """In the page, `…` stands for the parts that differ. A string of the package has each other part of a message."""
     trees = [ast.parse(read(path)) for path in PACKAGE.rglob("*.py")]
     strings = [node.value for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Constant)]
     # The HTML report has its messages in a script.

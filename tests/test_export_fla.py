@@ -92,7 +92,7 @@ def test_fla_finds_the_choice_by_device_kernel_and_key(export: Export) -> None:
 
 
 def test_fla_finds_a_choice_whether_a_flag_is_true_or_1(export: Export) -> None:
-    """FLA tells ``True`` from 1. Triton does not, and neither does an entry."""
+    """FLA distinguishes ``True`` and 1, and Triton and an entry do not."""
     export.write(entry(64, *values(H=1, IS_VARLEN=1, D=64)))
 
     for heads in (1, True):

@@ -1,4 +1,4 @@
-"""Folders that processes share: this user's own or none, and nothing is removed that is not ours."""
+"""The shared folder of a user's processes is private and outside the home folder."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from pytest_autotune.workers.locks import (
 
 @pytest.fixture
 def base(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Stands for the folder for temporary files, on a machine without memory to share."""
+    """Make a folder for temporary files, as on a machine without ``/dev/shm``."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.setattr(Path, "is_dir", lambda path: False if path == Path("/dev/shm") else os.path.isdir(path))
     return tmp_path
@@ -45,7 +45,7 @@ def test_the_lock_folder_is_private_and_outside_the_home_folder() -> None:
 
 
 def test_a_tmpdir_in_the_home_folder_is_not_used_for_locks(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """TMPDIR names a folder in the home, and there is no memory to share."""
+    """TMPDIR names a folder in the home folder, and there is no ``/dev/shm``."""
     monkeypatch.setenv("HOME", str(base.parent))
 
     folder = find_shared_folder().path

@@ -1,4 +1,4 @@
-"""Whatever a cache, a kernel or a device is called, every renderer shows it as words of one line."""
+"""Every renderer shows hostile text of a cache, a kernel or a device as harmless words of one line."""
 
 from __future__ import annotations
 

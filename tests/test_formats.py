@@ -379,7 +379,7 @@ def test_an_unknown_field_is_reported_with_line_and_nearest_name(old, new, expec
 
 
 def told(data: str, format: Format) -> str:
-    """What is told of a file that is refused, or that is loaded and must not be rewritten."""
+    """Return the error of a file that is refused, or the reason why a loaded file must not be rewritten."""
     try:
         lossy = decode(data.encode(), format, "cache").lossy
     except CacheError as error:

@@ -1,4 +1,4 @@
-"""What a hand-written tuner's choice belongs to: the space, and the source by one rule."""
+"""The fingerprint and the key of a hand-written tuner's problem: functions, closures, classes and the source."""
 
 from __future__ import annotations
 
@@ -236,7 +236,7 @@ CARRIED += (Mode.FAST, Mode.GOOD, Mode, int, float, len, math, operator, math.ex
 
 
 def fastest_is(best: Any, **options: Any) -> Any:
-    """What is chosen where one configuration is the fastest."""
+    """Return the choice of a tuning in which one configuration is the fastest."""
     now: list[Any] = []
 
     def clock(call: Any) -> float:

@@ -315,7 +315,7 @@ def test_setup_reset_and_verify_are_called_in_order_around_runs() -> None:
 
 
 def test_a_callers_clock_measures_once_and_decides_without_ties() -> None:
-    """Its times decide without a tie. A difference of 0.4 % is enough."""
+    """A difference of 0.4 % between the clock's times is enough."""
     times = {1: iter([100.4]), 2: iter([100.0]), 3: iter([200.0])}
 
     choice = tune("k", space=[1, 2, 3], run=lambda config: next(times[config]), measuring=AS_TOLD)
@@ -502,7 +502,7 @@ def test_an_unknown_strategy_is_a_type_error() -> None:
 
 @contextmanager
 def a_session_of(*entries: Entry, **policy: Any) -> Iterator[list[Lookup]]:
-    """What a run is told of this tuner meanwhile."""
+    """Yield the lookups of this tuner in a run."""
     run, lookups = a_session(entries or None, **policy)
     adapter = function.Adapter()
     adapter.hook(function, run)
@@ -511,7 +511,7 @@ def a_session_of(*entries: Entry, **policy: Any) -> Iterator[list[Lookup]]:
 
 
 def recorded(**request: Any) -> Lookup:
-    """What a run was told of one call."""
+    """Return the lookup of one call."""
     with a_session_of() as lookups:
         tune("k", **{"space": [1, 2], "run": identity, "measuring": AS_TOLD, "device": "cpu", **request})
     return lookups[-1]
@@ -651,7 +651,7 @@ def test_threads_with_crosswise_tunings_do_not_deadlock() -> None:
 
 @pytest.mark.timeout(60)
 def test_a_tuning_waits_for_another_thread_only_one_time_out() -> None:
-    """Each candidate asks for the other thread's problem, and no choice comes of that."""
+    """Each candidate tunes the other thread's problem, which fails."""
     both = threading.Barrier(2)
     begun: list[str] = []
 
@@ -752,7 +752,7 @@ assert kernel(5, scale=3) == 30 and len(seen) == before
 
 
 def hit(choice: Any, **request: Any) -> tuple[Any, Any]:
-    """What a call gets whose loaded choice is raced, and the verdict; its entry is a search's, with this choice."""
+    """Race the loaded choice of a call, and return the choice that the call got and the verdict."""
     with a_session_of(is_dumping=True) as lookups:
         tune("k", **request)
     entry = lookups[0].entry
@@ -794,7 +794,7 @@ def test_verify_reports_a_slower_function_choice_and_uses_it(
 
 
 class Tensor:
-    """What a kernel works on."""
+    """The argument of a kernel."""
 
 
 @pytest.mark.parametrize("fails", ["compiling", "at its first run", "in the race", "in the caller's benchmark"])

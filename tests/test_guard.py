@@ -1,4 +1,4 @@
-"""The guard around what adapters put in place of a tuner's functions: an error of theirs never fails a test."""
+"""The guard around an adapter's hooks: an error of the adapter never fails a test."""
 
 from __future__ import annotations
 

@@ -395,7 +395,7 @@ def list_parameters(file: Path, class_name: str, method_name: str) -> list[str]:
 
 
 class Settings(NamedTuple):
-    """An argument of a kernel that has the attributes of a tensor and is none."""
+    """An argument of a kernel that has the attributes of a tensor, and is not a tensor."""
 
     dtype: Any
     shape: tuple[int, ...]

@@ -1,4 +1,4 @@
-"""What a summary says is to be done: options that work when they are copied, and where they do."""
+"""The hints of a summary: options to copy, and the device on which to run them."""
 
 from __future__ import annotations
 

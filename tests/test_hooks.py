@@ -213,7 +213,7 @@ def test_tuner_options_match_by_prefix_up_to_a_dot(
 
 
 def test_a_paused_or_ended_session_answers_no_lookup(capsys: pytest.CaptureFixture[str]) -> None:
-    """After the end of the run, a line names a kernel once. A kernel that the user left out has none."""
+    """After the end of the run, one line names each kernel, except for kernels that the user left out."""
     session = session_of(ignore=("toy:lib.left_out",))
     session.is_paused = True
     assert session.leaves_alone("toy", "lib.op")

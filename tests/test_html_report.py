@@ -163,7 +163,7 @@ console.log(elements.main.textContent);
 
 @pytest.mark.skipif(NODE is None, reason="needs Node.js")
 def test_the_html_page_lists_the_same_findings_as_the_terminal(tmp_path: Path) -> None:
-    """The script reads the fields that the data has: a name that only one side knows ends the script or is shown."""
+    """The script and the data use the same names of fields: an unknown name ends the script or is shown."""
     shown = summary(120)
     remark = ProblemRemark("the choice takes 1.2 x", {}, "slower")
     section = Section("verify", "all", problem_remarks={shown.rows[2].problem: remark})

@@ -1,4 +1,4 @@
-"""Which function of Triton's a name stands for belongs to a kernel, and is the same under every version of Triton."""
+"""A kernel's digest has the function of Triton that a name stands for, equally under every version of Triton."""
 
 from __future__ import annotations
 

@@ -114,7 +114,7 @@ def failing(good_entry: Entry) -> Entry:
 
 @pytest.mark.parametrize("is_rejected", [False, True])
 def test_a_choice_of_one_worker_wins_over_anothers_failure(is_rejected: bool) -> None:
-    """What failed in one process has worked in another one."""
+    """All candidates failed in one process, and another process has a choice."""
     good, failed = entry(), MeasuredEntry(failing(entry()), "gw0", has_rejected_entry=is_rejected)
 
     disturbed = merge_run(Cache(), [failed, MeasuredEntry(good, "gw1", is_disturbed=True)])
@@ -124,7 +124,7 @@ def test_a_choice_of_one_worker_wins_over_anothers_failure(is_rejected: bool) ->
 
 
 def test_a_failure_hit_in_another_cache_replaces_no_choice() -> None:
-    """The loaded cache expects a failure, so the tuner was left alone; the file that is written knows better."""
+    """The loaded cache has a failure, so the run did not tune. The dump path has a choice, which stays."""
     committed = kept(entry())
 
     assert merge_run(Cache((committed,)), used=[failing(entry())]).cache.entries == (committed,)
@@ -236,7 +236,7 @@ def test_the_merged_bytes_do_not_depend_on_the_order_of_events() -> None:
 
 @pytest.mark.parametrize("keep", [True, False])
 def test_keep_pruned_keeps_entries_of_other_pruned_lists(keep: bool) -> None:
-    """An incomplete run may not have asked for the problems of the other lists."""
+    """An incomplete run may lack the lookups of the other lists."""
     lists = [(Value("pruned", text, "digest"), Value("search", "s", "digest")) for text in ("a", "b", "c")]
     problem = Problem("t", "k", (), Device("GPU", "arch", 1))
     choice = Candidate(params=(Value("BLOCK", 1),), time_us=1.0)

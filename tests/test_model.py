@@ -1,4 +1,4 @@
-"""What a cache holds has names that users and other rooms know it by."""
+"""The names, texts and orders of problems, entries, candidates and devices."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_an_entry_is_a_failure_if_every_candidate_failed(candidates: tuple[Candi
     ],
 )
 def test_a_candidate_is_shown_by_params_else_label_else_id(candidate: Candidate, words: str) -> None:
-    """An id may be a digest, which tells a reader nothing."""
+    """An id may be a digest, which a reader cannot understand."""
     assert str(candidate) == words
 
 

@@ -1,4 +1,4 @@
-"""A kernel that was moved or renamed: its choice is used, told, and renamed by an update."""
+"""A moved or renamed kernel: its old entries are hits, and an update renames them."""
 
 from __future__ import annotations
 

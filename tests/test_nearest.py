@@ -1,4 +1,4 @@
-"""What a miss says of the nearest entry of its kernel, and that a lookup does not wait for it."""
+"""The reason of a miss: how the nearest entry of the kernel differs."""
 
 from __future__ import annotations
 
@@ -91,5 +91,5 @@ def test_a_row_lists_the_test_with_the_worst_outcome_first() -> None:
 
 
 def test_an_entry_with_an_equal_key_is_not_called_the_nearest() -> None:
-    """The gate compares with the judged cache, which may have the entry by now."""
+    """The gate compares a miss with the current cache, which may have the entry by now."""
     assert reason(problem(M=1), problem(M=1)) == "no entry"

@@ -1,4 +1,4 @@
-"""What a wheel of this project holds, and what the package offers."""
+"""The files of a built wheel, and the public names of the package."""
 
 from __future__ import annotations
 

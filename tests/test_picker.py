@@ -59,7 +59,7 @@ class Color(enum.Enum):
 
 
 class Int64(int):
-    """As numpy's, which has a dtype, too."""
+    """An integer that has a dtype, as numpy's integers do."""
 
     dtype = "int64"
 

@@ -1,4 +1,4 @@
-"""What is shown while a tuning takes long: in this process and in workers."""
+"""The progress line of a long tuning, in this process and in workers."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Screen:
         self.line = ProgressLine(config, terminal, lambda: stages, self.clock)
 
     def after(self, seconds: float) -> str:
-        """What is written after so many seconds of a tuning."""
+        """Return the text that is written after so many seconds of a tuning."""
         self.clock.now = 100.0 + seconds
         self.line.write()
         try:

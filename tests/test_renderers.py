@@ -1,4 +1,4 @@
-"""The renderers of a summary beside the terminal's and the JSON report: Markdown, JUnit, what CI systems read."""
+"""The renderers of a summary for Markdown, JUnit and CI systems."""
 
 from __future__ import annotations
 

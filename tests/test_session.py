@@ -1,4 +1,4 @@
-"""What a tuner asks of a run, and what becomes of that."""
+"""The session: lookups and tunings of adapters, and their outcomes."""
 
 from __future__ import annotations
 

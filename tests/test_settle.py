@@ -314,7 +314,7 @@ def test_a_store_gets_recovered_entries_and_none_of_files() -> None:
 
 
 def test_on_miss_error_fails_a_run_in_which_no_test_failed() -> None:
-    """A forked child of a test asked for the problem, and its error ended with it."""
+    """A forked child of a test looked up the problem, and the error ended with the child."""
     strict = result(MISSED, on_miss="error", test_counts={"passed": 1})
 
     assert "no test failed" in judge(strict, None).failure

@@ -312,7 +312,7 @@ def test_globals_of_a_decorated_helper_are_part_of_the_digest(load, used: str) -
 
 
 def test_running_a_kernel_that_assigns_a_global_keeps_its_digest(load) -> None:
-    """Its first value is, because an edit of the first value may change the results of the function."""
+    """An edit of the global's first value changes the digest, because the results of the function may change."""
     text = "COUNT = 0\ndef kernel(x):\n    global COUNT\n    COUNT += 1\n    return x\n"
     kernel = load(text).kernel
     digest = source_digest(kernel)
@@ -376,7 +376,7 @@ class Log:
 
 
 def test_hooks_with_different_bound_values_differ_in_digest(load) -> None:
-    """Its bound values belong to its text. A value without a stable form is an error."""
+    """The text of a hook has its bound values. A value without a stable form is an error."""
     module = load(HOOKS)
     hook, tile = module.hook, module.Tile
     hooks = [partial(hook, 1), partial(hook, 2), tile(1).hook, tile(2).hook, min, max]
@@ -886,7 +886,7 @@ class Tool:
     ],
 )
 def test_computing_a_digest_runs_no_code_of_users_objects(load, used: str) -> None:
-    """Their code may raise an error, or count its calls."""
+    """The objects' code may raise an error, or count its calls."""
     module = load(OBJECTS_WITH_CODE.replace("USED", used))
     module.calls.clear()
     tool = module.Tool()
@@ -904,7 +904,7 @@ def test_computing_a_digest_runs_no_code_of_users_objects(load, used: str) -> No
 
 
 def test_an_error_while_computing_a_digest_is_uncacheable(load, monkeypatch) -> None:
-    """It never fails the test."""
+    """The error never fails the test."""
     module = load("class Tool:\n    def run(self, x):\n        return x\nlimit = 3\ndef kernel(x):\n    return limit\n")
 
     def fail(*args: object) -> None:

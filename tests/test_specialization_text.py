@@ -1,4 +1,4 @@
-"""What a kernel was compiled for, as text; and how the texts of a run come together."""
+"""The texts of specializations, and how a run merges them into the entries."""
 
 from __future__ import annotations
 

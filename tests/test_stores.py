@@ -213,7 +213,7 @@ def test_a_path_through_a_missing_folder_is_an_error(tmp_path, name):
 
 @every_store
 def test_an_opened_cache_is_written_although_its_link_changed(tmp_path, name):
-    """The path is resolved once: the cache that was read at the start is the one that is written at the end."""
+    """The store resolves the path once, and writes the same file that it read at the start."""
     kernels = {"first": "add", "second": "sub"}
     for folder, kernel in kernels.items():
         update(f"{tmp_path}/{folder}/{name}", adding(entry(kernel)))
@@ -420,7 +420,7 @@ def test_three_processes_that_update_one_path_lose_no_entry(tmp_path, name):
 
 
 def test_a_locked_folder_cache_is_an_error_not_a_partial_read(tmp_path, monkeypatch):
-    """Another process may have replaced a part of its files: a part is never taken for all."""
+    """Another process may have replaced only a part of the folder's files."""
     path = f"{tmp_path}/c/"
     update(path, adding(entry("add")))
     monkeypatch.setattr(stores.disk, "locked", partial(locked, timeout_s=0.1))

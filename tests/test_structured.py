@@ -1,4 +1,4 @@
-"""Params that are lists or mappings are readable in a file, and come back as they were."""
+"""Params that are lists or mappings are readable in a file, and decode to equal values."""
 
 from __future__ import annotations
 

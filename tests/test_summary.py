@@ -47,7 +47,7 @@ def test_dash_q_shows_crashed_workers_and_recovered_tunings() -> None:
 
 
 def test_dash_q_shows_notes_and_dash_qq_hides_them() -> None:
-    """A log of a CI system is often one of ``-q``, and the note the only word of why nothing was asked for."""
+    """CI systems often use ``-q``, and a note may be the only explanation of a run without lookups."""
     summary = result(loaded=(("cache.pb", 1),), rows=(row(Outcome.HIT),), notes=("toy was used before the tests",))
 
     assert shown(summary, -1) == ["toy was used before the tests", "1 hit"]

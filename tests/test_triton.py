@@ -77,7 +77,7 @@ def interpreter(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.fixture
 def session() -> Iterator[Any]:
-    """Begins a run; beginning another ends the one before, as a new process would."""
+    """Return a function that begins a run, and ends the run before, as a new process would."""
     begun: list[Process] = []
 
     def begin(entries: tuple[Entry, ...] | None = None, **policy: Any) -> Process:
@@ -730,7 +730,7 @@ def test_a_failed_call_beside_other_threads_is_not_recorded(session, threads: in
 
 
 def test_a_search_while_another_thread_lives_is_unrecorded(session) -> None:
-    """It may launch kernels that have their choice, which nobody sees."""
+    """The thread may launch kernels that have their choice, which the adapter does not see."""
     run = session(is_dumping=True)
     has_launched, may_end = threading.Event(), threading.Event()
 
@@ -775,7 +775,7 @@ def test_a_kernel_with_an_observing_post_hook_is_uncacheable(session) -> None:
 
 
 def test_a_librarys_kernel_with_a_partial_post_hook_is_recorded(session) -> None:
-    """Libraries give theirs a ``partial``, a method, or what a decorator has wrapped."""
+    """Libraries use a ``partial``, a method or a decorated function as post_hook."""
     first = session(is_dumping=True)
     kernel = copy_kernel(Bench(), post_hook=partial(restores))
     python_function(kernel).__qualname__ = "copy"
@@ -887,7 +887,7 @@ def test_the_interpreter_tunes_without_a_gpu_or_a_benchmarker(session) -> None:
 
 
 class TestConformance(AdapterConformance):
-    """What every adapter must do."""
+    """The conformance tests for Triton's adapter."""
 
     tuner = "triton"
     adapter = Adapter

@@ -425,7 +425,7 @@ class Compiled:
 
 @pytest.fixture
 def compiled(monkeypatch, tmp_path) -> Compiled:
-    """What this process compiles."""
+    """Record the blocks of the candidates that this process compiles."""
     compiled = Compiled(tmp_path / "blocks")
     compile_once = triton.compiler.compiler.ASTSource.make_ir
 
@@ -704,7 +704,7 @@ def test_a_sweep_skips_a_candidate_that_exceeds_shared_memory(run, absent_gpu) -
 
 
 def hit(run: Any, kernel: Any, entry: Entry) -> tuple[Any, torch.Tensor]:
-    """What came of racing the loaded choice of a call, and what the kernel was given to write to."""
+    """Race the loaded choice of a call, and return the verdict and the tensor that the kernel writes."""
     mode = verifying()
     lookups = run((entry,), modes=(mode,))
     y = torch.full((128,), 7.0)

@@ -64,7 +64,7 @@ def have_own_choices(session: Any) -> Callable[..., bool]:  # noqa: F811
 
 @pytest.fixture
 def outcome_after(session: Any) -> Callable[..., str]:  # noqa: F811
-    """What a lookup of the second kernel comes to where the first one was tuned."""
+    """Tune the first kernel, and return the outcome of a lookup of the second kernel."""
 
     def outcome_after(before: Any, after: Any, *arguments: Any, **again: Any) -> str:
         recorded = session(is_dumping=True)
@@ -455,7 +455,7 @@ class Speed(enum.IntEnum):
 
 
 def test_an_intenum_member_and_its_number_share_an_entry(outcome_after) -> None:
-    """In Triton's memory they are one key, and so they share a choice in any order."""
+    """Triton's memory has one key for both, so the order of the calls does not matter."""
     first, second = with_function(bench()), with_function(bench())
     number, member = (*tensors(), 3), (*tensors(), Speed.FAST)
 

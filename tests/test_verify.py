@@ -270,7 +270,7 @@ NOT_RACED = "drift of autotune choices not judged: not one was raced"
     ],
 )
 def test_max_drift_fails_a_complete_run_without_a_hit(changes: dict[str, Any], failure: str, skip_reason: str) -> None:
-    """The gate fails if the whole suite ran, as the gate on misses does if no test asked for the loaded caches.
+    """The gate fails if the whole suite ran, as the gate on misses does if no test looked up an entry.
 
     A part of the suite may lack hits, and an update replaces the choices that do not fit.
     """
@@ -283,7 +283,7 @@ def test_max_drift_fails_a_complete_run_without_a_hit(changes: dict[str, Any], f
 
 
 def test_a_report_is_not_passed_if_max_drift_judged_nothing() -> None:
-    """The gate on misses has passed, but the limit on drift judged nothing."""
+    """The gate on misses has passed, and no choice was raced for the limit on drift."""
     hit = result(loaded=(("c", 1),), rows=(ProblemRow(PROBLEMS[0], Outcome.HIT),), gate=Gate(limit="0"))
     section = Verify(ALL_PROBLEMS, 1.0, Limit.parse("0")).build_section(hit)
 

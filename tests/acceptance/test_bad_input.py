@@ -1,4 +1,4 @@
-"""Whatever is wrong with what the user gives is told in one line, before any test runs."""
+"""A wrong option, ini value, marker or file is one line of error, before any test runs."""
 
 from __future__ import annotations
 

@@ -215,7 +215,7 @@ def test_a_setting_of(kernel, place, monkeypatch):
 
 
 def test_kernels_that_read_settings_compile_in_the_test_thread(suite: CompiledSuite) -> None:
-    """Also where candidates are compiled in threads: a kernel that reads a setting is compiled in the test's thread."""
+    """A kernel that reads a setting is compiled in the test's thread, although threads compile the other candidates."""
     suite.write(lib=LIBRARY, test_lib=THREADS)
 
     for run in (suite.plain, suite.dump, suite.load):

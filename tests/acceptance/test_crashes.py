@@ -25,7 +25,7 @@ def finished(suite: Suite) -> set[str]:
 
 
 def written(suite: Suite) -> set[str]:
-    """The kernels in the cache, without the one whose tuning is broken off."""
+    """Return the kernels in the cache, without the kernel whose tuning is broken off."""
     text = suite.cache.read_text() if suite.cache.exists() else ""
     return set(re.findall(r'kernel: "([^"]*)"', text)) - {"lib.unfinished"}
 
@@ -97,7 +97,7 @@ def wait_for(path: Path, seconds: float = 30) -> None:
 
 
 def killed(suite: Suite) -> set[str]:
-    """What a dump run had tuned when all of it was killed."""
+    """Kill all processes of a dump run, and return the kernels that it had tuned."""
     process = start(suite, FAULT="hang", PLACE="call")
     wait_for(suite.folder / "failed-once")
     os.killpg(process.pid, signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""Hand-written tuners on a real GPU: events of torch and CuPy, and what the two libraries share."""
+"""Hand-written tuners on a real GPU, timed by events of torch or CuPy."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ NOT_JUDGED = "autotune cache misses not judged"
 
 @pytest.fixture
 def outdated(serial_suite: Suite) -> Suite:
-    """A suite whose cache has 8 hits and 12 problems that are none: 8 misses and 4 stale ones."""
+    """A suite with 8 hits, 8 misses and 4 stale problems."""
     return make_outdated(serial_suite)
 
 
@@ -26,7 +26,7 @@ def make_outdated(suite: Suite) -> Suite:
 
 
 def verdict(result: pytest.RunResult) -> list[str]:
-    """What pytest says between exclamation marks."""
+    """Return the line that pytest prints between exclamation marks."""
     return [line.strip("! ") for line in result.outlines if line.startswith("!!!")]
 
 

@@ -1,4 +1,4 @@
-"""A gate that could judge nothing is not green: no cache is loaded, or none of the loaded entries is asked for."""
+"""A gate does not pass if no cache is loaded, or if no test looks up a loaded entry."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a choice rests on where its kernel uses libraries, and what the summary says of kernels without a source."""
+"""Which code of a library makes a choice stale, and the notes about kernels without a source."""
 
 from __future__ import annotations
 

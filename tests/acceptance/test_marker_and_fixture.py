@@ -1,4 +1,4 @@
-"""What a test may ask for itself: a cache of its own, no cache at all, and what it looked up."""
+"""The marker and the fixture: a test may load its own cache, use no cache, and read its lookups."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_after(tune): assert op(tune) == "a"
 
 
 def test_entries_are_not_unused_while_a_marker_disables_a_test(serial_suite: Suite, section) -> None:
-    """The test asks for no entry, so nobody knows which entries it needs without the marker."""
+    """The test looks up no entry, so the run cannot know which entries the test needs without the marker."""
     test = "def test_a(tune): op(tune, 1)\n{mark}\ndef test_b(tune): op(tune, 2)\n"
     write(serial_suite, test.format(mark="")).prepare_dump()
     before = serial_suite.cache.read_bytes()
@@ -177,7 +177,7 @@ def test_decorators(tune): assert op(tune) == "a"
 
 @pytest.mark.parametrize("options", [[], ["--autotune-load=a.textproto"], ["--autotune-load=c.textproto"]])
 def test_a_tests_marker_wins_over_class_module_and_command_line(serial_suite: Suite, options: list[str]) -> None:
-    """It wins over the markers of the class and the module, and over the command line."""
+    """The command line names no cache, or the cache of another marker."""
     write(caches(serial_suite, "a", "b", "c"), NEAREST)
 
     serial_suite.run(*options).assert_outcomes(passed=6)

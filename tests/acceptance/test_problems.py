@@ -1,4 +1,4 @@
-"""What production asked for and the suite does not cover is listed, with the test that is the nearest."""
+"""A run lists the problems of production that no test covers, with the test whose problem is the nearest."""
 
 from __future__ import annotations
 

@@ -160,7 +160,7 @@ def test_the_joint_gate_overwrites_its_junit_and_markdown_files(gate: Gate) -> N
 @pytest.mark.parametrize("option", ["--junit=", "--markdown="])
 @pytest.mark.parametrize("name", ["cache.textproto", "README.md", "junit.xml", "linked.md", "empty.textproto"])
 def test_the_joint_gate_overwrites_no_cache_and_no_users_file(gate: Gate, option: str, name: str) -> None:
-    """Neither a judged cache, under whatever name, nor a file of the user. Nothing is written."""
+    """The file is a cache of the gate, also through a link, or a file of the user. The gate writes nothing."""
     gate.run_parts()
     folder = gate.suite.folder
     (folder / "README.md").write_text("# My project\n")
@@ -385,7 +385,7 @@ def test_a_ci_retry_replaces_the_report_of_the_failed_attempt(gate: Gate) -> Non
 
 
 def test_a_ci_retry_of_one_of_two_equal_commands_fails_the_gate(gate: Gate) -> None:
-    """Shards that environment variables select have one command. Nothing tells which of them was repeated."""
+    """Shards that environment variables select have one command, so the gate cannot know which shard was repeated."""
     gate.run_parts("test_a.py", "test_a.py", GITHUB_RUN_ID="7", GITHUB_RUN_ATTEMPT="1")
     gate.run_parts("test_a.py", GITHUB_RUN_ID="7", GITHUB_RUN_ATTEMPT="2")
 

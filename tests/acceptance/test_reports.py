@@ -1,4 +1,4 @@
-"""What a run leaves for machines: the JSON report and JUnit's properties."""
+"""The JSON report and the properties of junit.xml."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ def in_the_way():
 @pytest.mark.parametrize("gate", [[], ["--autotune-max-misses=0"]])
 @pytest.mark.parametrize("args", [[], ["-q"], ["-qq"]])
 def test_an_unwritable_report_fails_the_run(serial_suite: Suite, args: list[str], gate: list[str]) -> None:
-    """The summary has a single line about the report. A failed gate stands beside it."""
+    """The summary has a single line about the report. The line of a failed gate has both failures."""
     serial_suite.write(test_op="def test_op(tune): tune('lib.op')").prepare_dump()
     serial_suite.write(test_op="def test_op(tune): tune('lib.op', M=1)")
     conftest = serial_suite.folder / "conftest.py"

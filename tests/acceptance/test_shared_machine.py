@@ -31,7 +31,7 @@ def test_many(tune, i):
 
 @pytest.fixture
 def place(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Where the processes of a user of these tests' own would meet."""
+    """The shared folder of a user that only these tests use."""
     if not os.access(PLACE.parent, os.W_OK):
         pytest.skip(f"needs {PLACE.parent}")
     monkeypatch.setattr(os, "getuid", lambda: USER)
@@ -203,7 +203,7 @@ def test_forking(tune):
 
 
 def test_hits_and_tunings_of_a_forked_child_are_recorded(suite: Suite, section) -> None:
-    """Its tunings are in the dump. An update with prune does not drop them."""
+    """The child's tunings are in the dump. An update with prune does not drop them."""
     suite.write(test_forking=FORKING)
 
     dumped = suite.dump()

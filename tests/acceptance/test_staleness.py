@@ -1,4 +1,4 @@
-"""What is told of a lookup that is not a hit, and what the user may have done about it."""
+"""The reasons of misses, stale entries and mismatches, and the options that decide what follows."""
 
 from __future__ import annotations
 

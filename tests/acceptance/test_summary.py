@@ -47,7 +47,7 @@ def test_a_quiet_run_with_only_hits_has_no_summary(suite: Suite, section, flag: 
 
 
 def test_a_dumps_summary_is_one_line_of_counts(serial_suite: Suite, section) -> None:
-    """It counts the tuned problems and the written entries."""
+    """The line counts the tuned problems and the written entries."""
     for args in ([], ["-v"]):
         (line,) = section(serial_suite.write().dump(*args))
 

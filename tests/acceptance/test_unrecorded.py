@@ -186,7 +186,7 @@ def test_a_recorded_failure_of_all_candidates_is_a_hit_later(serial_suite: Suite
 
 
 def test_recording_that_no_candidate_is_usable_counts_as_tuned(serial_suite: Suite) -> None:
-    """As where Inductor asks whether to fuse two kernels: no is an answer."""
+    """For example, Inductor measures whether to fuse two kernels, and the answer may be no."""
     answer = CANNOT.replace("record_failure([", "record(None, [Candidate(failed=").replace('ns()}"])', 'ns()}")])')
     answer = answer.replace("import Device", "import Candidate, Device")
 

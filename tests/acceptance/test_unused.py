@@ -1,4 +1,4 @@
-"""Entries that nobody asks for any more: found only by a complete run, dropped only where that is asked for."""
+"""Unused entries: only a complete run finds them, and only prune drops them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Loaded choices are raced again: what is slower is told, judged, and replaced in a dump; nothing else changes."""
+"""Verify races loaded choices again. The summary names slower choices, a gate limits them, and a dump replaces them."""
 
 from __future__ import annotations
 

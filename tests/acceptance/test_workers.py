@@ -209,7 +209,7 @@ def test_a_forked_child_does_not_keep_a_dead_workers_claim(suite: Suite) -> None
 
 
 def test_remote_workers_can_load_a_cache(suite: Suite) -> None:
-    """The workers start in another folder and share none with the controller."""
+    """The workers start in another folder and have no folder in common with the controller."""
     suite.write().serial.prepare_dump()
     elsewhere = suite.folder / "elsewhere"
     elsewhere.mkdir()
