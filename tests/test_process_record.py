@@ -29,7 +29,7 @@ COLLECTED = Collected(
     not_passed_reason="t.py::test was skipped",
     has_only_skips=True,
     is_only_skipped=True,
-    selection="-k selects tests",
+    chosen_tests="-k selects tests",
     is_interrupted=True,
     early_end="2 of 3 tests did not run",
     test_counts={"passed": 6, "failed": 5, "error": 4, "skipped": 3, "xfailed": 2, "xpassed": 1},
@@ -53,7 +53,7 @@ COLLECTED = Collected(
 NOT_IN_A_REPORT = {
     "recovered_lookups",
     "is_only_skipped",
-    "selection",
+    "chosen_tests",
     "unavailable",
     "missing_caches",
     "test_cache_entries",

@@ -223,7 +223,7 @@ MISSED = RunResult(loaded=(("a", 1),), rows=rows(Outcome.HIT, Outcome.MISS, Outc
                 MISSED,
                 rows=(),
                 incomplete_reason="-k selects tests",
-                selection="-k selects tests",
+                chosen_tests="-k selects tests",
                 test_counts={"skipped": 9, "passed": 3, "error": 1},
             ),
             "0",

@@ -263,7 +263,7 @@ NOT_RACED = "drift of autotune choices not judged: not one was raced"
     [
         ({}, NO_HIT, ""),
         ({"incomplete_reason": "t.py::t was skipped", "is_only_skipped": True}, NO_HIT, ""),
-        ({"incomplete_reason": "-k selects tests", "selection": "-k selects tests"}, "", NOT_RACED),
+        ({"incomplete_reason": "-k selects tests", "chosen_tests": "-k selects tests"}, "", NOT_RACED),
         ({"plan": FileDump(is_update=True)}, "", NOT_RACED),
         ({"no_part_reason": "no GPU is visible"}, "", NOT_RACED),
         ({"loaded": ()}, "", NOT_RACED),

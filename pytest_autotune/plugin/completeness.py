@@ -261,13 +261,33 @@ def describe_selection(config: pytest.Config) -> str:
     path_selection = _describe_selected_paths(config)
     if path_selection:
         return path_selection
+    ini_file = config.getoption("inifilename", None)
+    option_selection = _describe_selecting_options(config)
+    if ini_file and not option_selection:
+        # Another ini file may have other test paths, or options such as -k.
+        return f"-c {ini_file} may select tests"
+    return option_selection
+
+
+def describe_chosen_tests(config: pytest.Config) -> str:
+    """Return how the user chose single tests or files, such as ``-k selects tests``; else an empty text.
+
+    The user may have chosen the tests of the CPU. A folder is no such choice: many CI systems run ``pytest tests/`` as
+    the whole suite.
+    """
+    path_selection = _describe_selected_paths(config)
+    if path_selection:
+        folder = config.invocation_params.dir
+        if not all((folder / argument).is_dir() for argument in config.args):
+            return path_selection
+    return _describe_selecting_options(config)
+
+
+def _describe_selecting_options(config: pytest.Config) -> str:
+    """Return which option of the command line selects tests: ``-k selects tests``; empty if none does."""
     for option, flag in _SELECTING_FLAGS.items():
         if config.getoption(option, None):
             return f"{flag} selects tests"
-    ini_file = config.getoption("inifilename", None)
-    if ini_file:
-        # Another ini file may have other test paths, or options such as -k.
-        return f"-c {ini_file} may select tests"
     for name in _list_overridden_ini_values(config):
         if name in _SELECTING_INI_VALUES:
             return f"-o {name} selects tests"

@@ -30,7 +30,7 @@ from pytest_autotune.modes import MODES
 from pytest_autotune.plugin import reports
 from pytest_autotune.plugin.completeness import (
     Completeness,
-    describe_selection,
+    describe_chosen_tests,
     find_missing_load,
     was_interrupted,
 )
@@ -376,7 +376,7 @@ class Controller:
             # The first failure is found before any skip, so a skip is the reason only if no test failed.
             has_only_skips=not_passed.is_skip or not_passed.is_ignored_file,
             is_only_skipped=shortfall.is_skip or shortfall.is_ignored_file,
-            selection=describe_selection(self._config),
+            chosen_tests=describe_chosen_tests(self._config),
             is_interrupted=was_interrupted(session, exitstatus),
             early_end=self._completeness.find_early_end(session),
             test_counts=self._completeness.test_counts,

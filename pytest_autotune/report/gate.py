@@ -175,7 +175,7 @@ def _explain_useless_lookups(result: RunResult) -> str:
     1. No lookup could reach some of the loaded entries.
     2. A hook or ``pytest.exit`` kept tests from running.
     3. The run is of the whole suite, and no lookup used the loaded caches.
-    4. The user selected no part of the suite, and the machine has probably lost its GPU.
+    4. The user chose no single tests or files, and the machine has probably lost its GPU.
     5. There were errors that no test saw.
     6. No problem was judged, and the tests were skipped.
     """
@@ -231,10 +231,10 @@ def explain_early_end(result: RunResult) -> str:
 def explain_lost_gpus(result: RunResult) -> str:
     """Return why a run fails: its machine has probably lost its GPU. Empty for any other run.
 
-    The loaded entries are for GPUs, and no test asked for a kernel on one of them. That is no proof in a part of the
-    suite that the user selected, which may have the tests of the CPU only. The GPU of optional caches may be absent.
+    The loaded entries are for GPUs, and no test asked for a kernel on one of them. That is no proof if the user chose
+    single tests or files, because these may be the tests of the CPU. The GPU of optional caches may be absent.
     """
-    if result.has_only_optional_caches or result.collected.selection:
+    if result.has_only_optional_caches or result.collected.chosen_tests:
         return ""
     if has_lookup_on(result.collected.lookups, result.gpus, result.request.policy):
         return ""
@@ -251,6 +251,10 @@ def _describe_left_out_tests(result: RunResult) -> str:
     skipped_count = result.collected.test_counts.get("skipped", 0)
     if skipped_count:
         return describe_skipped_tests(skipped_count)
+    xfailed_count = result.collected.test_counts.get("xfailed", 0)
+    if xfailed_count:
+        # A test with ``xfail(run=False)`` does not run.
+        return f"{describe_count(xfailed_count, 'test')} failed as expected"
     ignored = result.collected.ignored_test_files
     if ignored:
         return f"{ignored[0]} was not collected"
@@ -370,7 +374,7 @@ def is_whole_suite(result: RunResult) -> bool:
     if not collected.incomplete_reason or collected.is_only_skipped:
         return True
     has_no_test = not any(collected.test_counts.values())
-    return has_no_test and not collected.selection and not collected.deselected_count
+    return has_no_test and not collected.chosen_tests and not collected.deselected_count
 
 
 def explain_no_part(result: RunResult) -> str:

@@ -40,8 +40,8 @@ class Collected:
     :param has_only_skips: ``not_passed_reason`` is a skipped test or an ignored test file; no test failed.
     :param is_only_skipped: ``incomplete_reason`` is a skipped test, an ignored test file or ``-o addopts``, in a run of
         the whole suite.
-    :param selection: how the user selected a part of the suite, such as ``-k selects tests``; empty for the whole
-        suite.
+    :param chosen_tests: how the user chose single tests or files, such as ``-k selects tests``; empty for the whole
+        suite, and for whole folders.
     :param early_end: how many tests did not run because something other than a failure ended the run, such as
         ``pytest.exit``; empty if all ran.
     :param test_counts: one of :data:`TEST_OUTCOMES` -> the number of these tests.
@@ -68,7 +68,7 @@ class Collected:
     not_passed_reason: str = ""
     has_only_skips: bool = False
     is_only_skipped: bool = False
-    selection: str = ""
+    chosen_tests: str = ""
     is_interrupted: bool = False
     early_end: str = ""
     test_counts: Mapping[str, int] = field(default_factory=dict)

@@ -84,6 +84,22 @@ def test_a_part_on_a_machine_with_a_gpu_is_green(
     assert two_devices.load("--autotune-max-misses=0", TOY_DEVICE="CPU").ret == 0
 
 
+@pytest.mark.parametrize(("options", "status"), [([], 1), (["tests/"], 1), (["tests/test_a.py"], 0), (["-k", "a"], 0)])
+def test_a_gate_without_a_gpu_is_red_for_a_folder_and_not_for_chosen_tests(
+    two_devices: Suite, monkeypatch: pytest.MonkeyPatch, options: list[str], status: int
+) -> None:
+    """CI systems run ``pytest tests/`` as the whole suite. A user who names a file may have chosen tests of the CPU."""
+    monkeypatch.setattr(devices, "has_visible_gpu", bool)
+    (two_devices.folder / "tests").mkdir()
+    (two_devices.folder / "test_a.py").rename(two_devices.folder / "tests/test_a.py")
+    (two_devices.folder / "test_b.py").unlink()
+
+    result = two_devices.load("--autotune-max-misses=0", *options, TOY_DEVICE="CPU")
+
+    assert result.ret == status
+    result.assert_outcomes(passed=1)
+
+
 @pytest.mark.parametrize("ignore", ["toy:lib.b", "toy:*b"])
 def test_a_gate_without_a_gpu_is_green_if_its_kernels_are_ignored(
     two_devices: Suite, monkeypatch: pytest.MonkeyPatch, ignore: str
