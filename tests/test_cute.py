@@ -415,7 +415,7 @@ def test_dynamic(): tune_both(make().mark_layout_dynamic(), make().mark_layout_d
 """
 
 
-def test_static_and_dynamic_layouts_are_two_problems(suite: AdapterSuite) -> None:
+def test_cute_tensors_with_other_layouts_are_other_problems(suite: AdapterSuite) -> None:
     """CuTe does not look at layouts, so each layout runs in a process of its own."""
     (suite.folder / "test_layouts.py").write_text(LAYOUTS)
     layouts = {}

@@ -303,7 +303,7 @@ def test_a_race_in_which_all_candidates_fail_has_no_choice() -> None:
 
 
 @pytest.mark.parametrize(("times_us", "choice"), [([0.0], 0), ([0.0, 0.0], 0), ([5.0, 0.0, 0.0], 1)])
-def test_times_of_0_are_a_tie(times_us: list[float], choice: int) -> None:
+def test_candidates_with_times_of_0_are_a_tie(times_us: list[float], choice: int) -> None:
     """A clock with coarse ticks gives 0 for a short call. A race, also of a loaded choice, still has a result."""
     assert race(Gpu(), times_us)[0] == choice
     challenge = race_choice(Gpu(), runners(times_us), 0.05, ())

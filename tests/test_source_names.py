@@ -35,7 +35,7 @@ def kernel(x):
 """
 
 
-def test_a_variable_inside_a_function_is_no_global(load: Load) -> None:
+def test_a_local_variable_hides_the_global_from_the_digest(load: Load) -> None:
     digest = source_digest(load(VARIABLES).kernel)
     assert source_digest(load(VARIABLES.replace("= 7", "= 70")).kernel) == digest
     assert source_digest(load(VARIABLES.replace("size = 8", "size = 80")).kernel) != digest
@@ -56,7 +56,7 @@ def kernel(x):
     assert source_digest(load(source).kernel) != source_digest(load(source.replace("k = 7", "k = 70")).kernel)
 
 
-def test_a_counter_in_a_closure_changes_no_digest(load: Load) -> None:
+def test_a_nonlocal_counter_in_a_closure_is_not_in_the_digest(load: Load) -> None:
     source = """
 def make(size):
     count = 0
@@ -89,7 +89,7 @@ FIRST_STATEMENTS = [
 
 
 @pytest.mark.parametrize(("statement", "used"), FIRST_STATEMENTS)
-def test_the_first_value_of_an_assigned_global_is_followed(load: Load, statement: str, used: str) -> None:
+def test_only_the_first_value_of_an_assigned_global_is_digested(load: Load, statement: str, used: str) -> None:
     shared = "SIZE = 3\ndef impl(x):\n    return x + 3\n"
     source = f"{statement}\ndef kernel(x):\n    global name\n    result = {used}\n    name = 5\n    return result\n"
 
@@ -106,7 +106,7 @@ def test_the_first_value_of_an_assigned_global_is_followed(load: Load, statement
 
 
 @pytest.mark.parametrize("used", ["tool.run(x)", "len(tool)", "Tool"])
-def test_the_first_value_of_an_assigned_attribute_is_followed(load: Load, used: str) -> None:
+def test_only_the_first_value_of_an_assigned_field_is_digested(load: Load, used: str) -> None:
     source = f"""
 def compute():
     return 3
@@ -128,7 +128,7 @@ def kernel(x):
     assert source_digest(load(source.replace("return 3", "return 30")).kernel) != digest
 
 
-def test_the_function_under_a_wrapper_is_read(load: Load) -> None:
+def test_the_function_under_a_wrapper_is_in_the_digest(load: Load) -> None:
     source = """
 def inner(x):
     return x + 1
@@ -141,7 +141,7 @@ def kernel(x):
     assert source_digest(load(source).kernel) != source_digest(load(source.replace("x + 1", "x + 2")).kernel)
 
 
-def test_a_builtin_of_a_library_in_a_closure_has_a_digest(load: Load) -> None:
+def test_builtin_functions_in_a_closure_are_told_apart_by_digest(load: Load) -> None:
     source = """
 import math
 def make(NAME):

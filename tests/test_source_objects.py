@@ -540,7 +540,7 @@ def kernel(n):
         ("return owner.read()", "* 3", False),
     ],
 )
-def test_the_methods_that_an_assignment_calls_are_read(load: Load, used: str, edit: str, counts: bool) -> None:
+def test_methods_that_an_assignment_calls_are_in_the_digest(load: Load, used: str, edit: str, counts: bool) -> None:
     source = CALLED_BY_PYTHON.replace("USED", used)
     digest = read_source(load(source, "suite").kernel, carried=False).digest
     edited = read_source(load(source.replace(edit, f"{edit}0"), "suite").kernel, carried=False).digest
@@ -578,7 +578,9 @@ def kernel(n):
         ("added(n)", lambda module: module.added.keywords.update(step=2)),
     ],
 )
-def test_the_cheap_check_notices_a_changed_object(load: Load, used: str, change: Callable[[ModuleType], None]) -> None:
+def test_a_changed_object_invalidates_a_cached_digest(
+    load: Load, used: str, change: Callable[[ModuleType], None]
+) -> None:
     module = load(CHANGED.replace("USED", used), "suite")
     source = read_source(module.kernel, carried=False, is_kept=True)
     assert source.used_values is not None

@@ -316,7 +316,7 @@ def kernel(n):
 
 @pytest.mark.parametrize("used", ["tool.run(n)", "len(tool)", "Tool"])
 @pytest.mark.parametrize("edit", ["n + 1", "scaled(2", "not in memo"])
-def test_a_method_with_a_memo_is_read_without_the_memo(load, used: str, edit: str) -> None:
+def test_a_memo_of_results_in_a_method_is_not_in_the_digest(load, used: str, edit: str) -> None:
     source = MEMO.replace("USED", used)
     module = load(source)
     digest = source_digest(module.kernel)
@@ -326,7 +326,7 @@ def test_a_method_with_a_memo_is_read_without_the_memo(load, used: str, edit: st
     assert source_digest(load(source.replace(edit, edits[edit])).kernel) != digest
 
 
-def test_a_method_that_was_edited_after_its_import_has_no_digest(load) -> None:
+def test_a_method_edited_after_its_import_is_uncacheable(load) -> None:
     source = "class Tool:\n    def run(self, n):\n        return n + 1\ndef kernel(n):\n    return Tool().run(n)\n"
     module = load(source)
     path = Path(str(module.__file__))

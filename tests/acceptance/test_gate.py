@@ -252,8 +252,8 @@ def test_a_typed_gate_with_an_update_is_a_usage_error(
 
 
 @pytest.mark.parametrize("option", ["--autotune-on-miss=first", "--autotune-on-stale=error"])
-def test_a_typed_update_overrules_on_miss_in_addopts(outdated: Suite, option: str) -> None:
-    """With xdist's workers, too, which cannot see what the user typed."""
+def test_a_typed_update_overrides_on_miss_in_addopts(outdated: Suite, option: str) -> None:
+    """The same holds with xdist's workers, which cannot see what the user typed."""
     outdated.pytester.makeini(f"[pytest]\naddopts = {option}\n")
     assert outdated.load("--autotune-update", option).ret == pytest.ExitCode.USAGE_ERROR
 

@@ -47,7 +47,7 @@ def add_hook(suite: Suite, kind: str) -> None:
 
 @pytest.mark.parametrize("gate", GATES)
 @pytest.mark.parametrize("kind", HOOKS)
-def test_a_gate_without_a_gpu_is_red_if_a_hook_leaves_tests_out(
+def test_without_a_gpu_the_gate_fails_if_a_hook_deselects_tests(
     two_devices: Suite, monkeypatch: pytest.MonkeyPatch, kind: str, gate: str
 ) -> None:
     monkeypatch.setattr(devices, "has_visible_gpu", bool)
@@ -65,7 +65,9 @@ def test_a_gate_without_a_gpu_is_red_if_a_hook_leaves_tests_out(
 
 
 @pytest.mark.parametrize("kind", sorted(STOPPING))
-def test_a_gate_is_red_if_a_hook_runs_no_test(two_devices: Suite, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+def test_the_gate_fails_if_a_plugins_hook_runs_no_test(
+    two_devices: Suite, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
     monkeypatch.setattr(devices, "has_visible_gpu", lambda: True)
     add_hook(two_devices, kind)
 
@@ -74,10 +76,10 @@ def test_a_gate_is_red_if_a_hook_runs_no_test(two_devices: Suite, monkeypatch: p
 
 
 @pytest.mark.parametrize("kind", ["modifyitems", "args"])
-def test_a_part_on_a_machine_with_a_gpu_is_green(
+def test_with_a_gpu_the_gate_passes_if_a_hook_deselects_tests(
     two_devices: Suite, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
-    """A plugin that runs a shard leaves tests out in this way."""
+    """A plugin for shards deselects tests in this way."""
     monkeypatch.setattr(devices, "has_visible_gpu", lambda: True)
     add_hook(two_devices, kind)
 
@@ -114,10 +116,10 @@ def test_a_gate_without_a_gpu_is_green_if_its_kernels_are_ignored(
     assert main(["gate", "cache.textproto", "--reports=reports/", "--expect=1"]) == 0
 
 
-def test_the_joint_gate_is_red_if_no_process_sees_a_gpu(
+def test_the_joint_gate_fails_if_no_process_sees_a_gpu(
     two_devices: Suite, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """No test was skipped: a hook left the tests of the GPU out."""
+    """No test was skipped, because a hook deselected the tests of the GPU."""
     monkeypatch.setattr(devices, "has_visible_gpu", bool)
     add_hook(two_devices, "modifyitems")
     two_devices.load("--autotune-report=reports/", ".", TOY_DEVICE="CPU")
@@ -128,6 +130,6 @@ def test_the_joint_gate_is_red_if_no_process_sees_a_gpu(
     assert lost in capsys.readouterr().out
 
 
-def test_options_that_only_list_something_are_green_beside_a_gate(two_devices: Suite) -> None:
+def test_the_gate_passes_options_that_only_list_something(two_devices: Suite) -> None:
     for option in ("--fixtures", "--markers", "--collect-only", "--cache-show", "--version"):
         assert two_devices.load("--autotune-max-misses=0", option).ret == 0

@@ -425,7 +425,7 @@ def test_the_joint_gate_passes_on_one_of_a_caches_two_gpu_types(gate: Gate) -> N
     assert gate.judge("--expect=3") == 0
 
 
-def test_a_gpu_type_that_runs_a_part_keeps_its_entries(gate: Gate, capsys: pytest.CaptureFixture[str]) -> None:
+def test_entries_of_a_gpu_type_that_ran_a_part_are_not_unused(gate: Gate, capsys: pytest.CaptureFixture[str]) -> None:
     """The tests ran on the other GPU type, so they may ask for the entries in another run."""
     gate.suite.run("--autotune-load=cache.textproto", "--autotune-update", TOY_DEVICE="Other GPU")
     before = gate.suite.cache.read_bytes()
@@ -445,8 +445,8 @@ def test_a_gpu_type_that_runs_a_part_keeps_its_entries(gate: Gate, capsys: pytes
     assert removed == ["UNUSED toy:lib.a (M=1): not requested by any test"] * 2
 
 
-def test_a_process_that_took_no_part_keeps_unused_unjudged(gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its tests may need the entries that no other process asked for."""
+def test_a_process_without_gpu_stops_the_gate_on_unused_entries(gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tests of that process may need the entries that no other process looked up."""
     monkeypatch.setattr(devices, "has_visible_gpu", bool)
     gate.run_parts("test_a.py", "test_b.py")
     (gate.suite.folder / "test_c.py").write_text("def test_c(): pass\n")
@@ -460,7 +460,7 @@ def test_a_process_that_took_no_part_keeps_unused_unjudged(gate: Gate, monkeypat
     assert any(reason in line for line in gate.lines), gate.lines
 
 
-def test_one_report_of_a_part_names_the_prune_command(gate: Gate) -> None:
+def test_the_gate_over_one_part_names_the_prune_command(gate: Gate) -> None:
     """--autotune-update=prune drops nothing in a process that runs a part of the suite."""
     gate.run_parts("test_a.py")
     test = gate.suite.folder / "test_a.py"
