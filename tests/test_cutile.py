@@ -236,3 +236,45 @@ def test_arguments_computed_from_the_config_are_in_the_key(suite: AdapterSuite) 
         (dtype, size // 256, size // 1024) for dtype in ("float32", "float16") for size in (4096, 8192)
     }
     assert all("T" not in key for key in keys)
+
+
+CARRIED = """
+import cuda.tile.tune, dataclasses, host, pytest, tile_kernels
+
+@dataclasses.dataclass(frozen=True)
+class Hints:
+    occupancy: int
+
+@pytest.mark.parametrize("occupancy", [1, 4])
+@pytest.mark.parametrize("split", [1, 2])
+def test_carried(occupancy, split):
+    x, y = host.make_tensor(4096), host.make_tensor(4096)
+    hints, calls = Hints(occupancy), []
+
+    def find_hints(config, scale=(1, 2)):
+        calls.append(config)
+        return {"occupancy": hints.occupancy}
+
+    cuda.tile.tune.exhaustive_search(
+        [{"T": 256}, {"T": 1024}],
+        host.find_stream(),
+        lambda config: (x.shape[0] // config["T"] // split,),
+        tile_kernels.scale,
+        lambda config: (x, y, config["T"]),
+        find_hints,
+        quiet=True,
+    )
+"""
+
+
+@pytest.mark.skipif(IS_REAL, reason="launches a grid that leaves elements out")
+def test_the_values_that_callbacks_carry_are_in_the_key(suite: AdapterSuite) -> None:
+    """They change the grid and the compiled kernel. A tensor and a log do not belong to the key."""
+    (suite.folder / "test_carried.py").write_text(CARRIED)
+    report = suite.report("test_carried.py", "--autotune-dump=carried.textproto")
+    loaded = suite.report("test_carried.py", "--autotune-load=carried.textproto", "--autotune-max-misses=0")
+
+    assert counts_of(report) == {"tuned": 4}
+    assert counts_of(loaded) == {"hit": 4}
+    names = {name for lookup in report["lookups"] for name in lookup["key"] if "_fn." in name}
+    assert names == {"grid_fn.split", "hints_fn.hints", "hints_fn.scale"}

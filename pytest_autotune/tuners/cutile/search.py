@@ -16,12 +16,21 @@ from pytest_autotune.cache.structured import structured_value
 from pytest_autotune.cache.wording import describe_error
 from pytest_autotune.tuners.measuring.clocks import Runner
 from pytest_autotune.tuners.measuring.race import Contest
-from pytest_autotune.tuners.shared.arguments import list_argument_values
+from pytest_autotune.tuners.shared.arguments import is_tensor, list_argument_values
 from pytest_autotune.tuners.shared.configurations import ConfigurationQuestion, Configurations, list_config_values
 from pytest_autotune.tuners.shared.contests import build_contest
-from pytest_autotune.tuners.source.functions import python_function, qualified_name
+from pytest_autotune.tuners.source.code_text import read_function
+from pytest_autotune.tuners.source.functions import closure_cells, is_code, python_function, qualified_name
 from pytest_autotune.tuners.source.libraries import list_versions
-from pytest_autotune.tuners.source.source_digest import DigestedSource, combine_sources, read_source
+from pytest_autotune.tuners.source.source_digest import (
+    DigestedSource,
+    combine_sources,
+    digest,
+    immutable_text,
+    read_source,
+    stable_value,
+)
+from pytest_autotune.tuners.source.values import list_defaults
 
 NAME = "cutile"
 
@@ -135,7 +144,13 @@ class TileSearch:
         return self.kernel(config)
 
     def _list_key(self, function: FunctionType) -> Iterator[Value]:
-        """Yield the values of the key: the kernel's arguments that are not values of a configuration.
+        """Yield the values of the key: the kernel's arguments, and values that ``grid_fn`` and ``hints_fn`` carry."""
+        yield from self._list_key_of_arguments(function)
+        yield from list_carried_values("grid_fn", self.grid_fn)
+        yield from list_carried_values("hints_fn", self.hints_fn)
+
+    def _list_key_of_arguments(self, function: FunctionType) -> Iterator[Value]:
+        """Yield the values of the kernel's arguments that are not values of a configuration.
 
         The method looks at the arguments of the first and the last configuration. It calls ``args_fn`` as rarely as
         possible, because each call may copy tensors. An argument that differs between the two is one of these:
@@ -269,6 +284,31 @@ class TileLaunch:
 def is_kernel(kernel: object) -> bool:
     """Whether this is a ``@ct.kernel``, and not a function that returns the kernel of a configuration."""
     return hasattr(kernel, "replace_hints")
+
+
+def list_carried_values(name: str, callback: object) -> Iterator[Value]:
+    """Yield the values that cannot change in the closure and the defaults of a callback, such as ``grid_fn.size``.
+
+    The source of the callback lacks them. Tensors are left out: the key has those that the kernel gets.
+
+    :param name: ``grid_fn`` or ``hints_fn``.
+    :param callback: the callback; None without one.
+    """
+    function = python_function(callback)
+    if function is None:
+        return
+    assigned_names = [names[-1] for names in read_function(function).assigned]
+    for variable, value in [*closure_cells(function).items(), *list_defaults(function)]:
+        # The source has the code of a function. A variable that the callback assigns is a counter.
+        if is_code(value) or is_tensor(value) or variable in assigned_names:
+            continue
+        text = immutable_text(value)
+        if text is None:
+            continue
+        try:
+            yield stable_value(f"{name}.{variable}", value)
+        except UncacheableError:  # a frozen dataclass
+            yield Value(f"{name}.{variable}", digest(text), "digest")
 
 
 def list_decorator_options(kernel: object) -> dict[str, Any]:
