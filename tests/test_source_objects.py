@@ -588,3 +588,42 @@ def test_a_changed_object_invalidates_a_cached_digest(
     change(module)
     assert not source.used_values.still_hold()
     assert read_source(module.kernel, carried=False).digest != source.digest
+
+
+PRIVATE = """
+class Plan:
+    def run(self, n):
+        return n + 1
+class Other(Plan):
+    def run(self, n):
+        return n + 2
+class Base:
+    __made = 0
+    __plan = None
+    def base(self, n):
+        if self.__plan is None:
+            self.__plan = Plan()
+        type(self).__made += 1
+        Base.__made += 1
+        return self.__plan.run(n) + self.__made
+class Derived(Base):
+    def __init__(self):
+        self.__plan = Other()
+    def derived(self, n):
+        return self.__plan.run(n)
+runner = Derived()
+def kernel(n):
+    return USED
+"""
+
+
+@pytest.mark.parametrize("used", ["runner.base(n) + runner.derived(n)", "len(runner)", "Derived"])
+def test_a_private_attribute_belongs_to_one_class(load: Load, used: str) -> None:
+    """A method of the base assigns ``_Base__plan``. Only the constructor of the subclass assigns its attribute."""
+    source = PRIVATE.replace("USED", used)
+    module = load(source, "suite")
+    digest = read_source(module.kernel, carried=False).digest
+    module.runner.base(1)
+    assert read_source(module.kernel, carried=False).digest == digest
+    edited = load(source.replace("n + 2", "n + 3"), "suite")
+    assert read_source(edited.kernel, carried=False).digest != digest

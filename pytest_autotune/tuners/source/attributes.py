@@ -88,6 +88,17 @@ def is_heap_class(cls: type) -> bool:
     return bool(_TYPE["__flags__"].__get__(cls) & _HEAP_TYPE)
 
 
+def mangled_name(name: str, qualified_class_name: str) -> str:
+    """Return the name under which a class has an attribute: Python mangles a private name such as ``__launch``.
+
+    :param qualified_class_name: the ``__qualname__`` of the class; empty for a name outside of classes.
+    """
+    word = qualified_class_name.rpartition(".")[2].lstrip("_")
+    if not name.startswith("__") or name.endswith("__") or not word.isidentifier():
+        return name
+    return f"_{word}{name}"
+
+
 def module_attributes(module: ModuleType) -> Mapping[str, Any]:
     """Return the attributes that a module has."""
     attributes: Mapping[str, Any] = _read_module_dict(module)

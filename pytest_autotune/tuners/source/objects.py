@@ -28,6 +28,7 @@ from pytest_autotune.tuners.source.attributes import (
     is_instance,
     list_parts,
     list_stored_attributes,
+    mangled_name,
 )
 from pytest_autotune.tuners.source.code_text import read_function
 from pytest_autotune.tuners.source.functions import (
@@ -191,7 +192,7 @@ class ReachedObjects:
         """
         name = use.name[0]
         for cls in self._list_classes_of_user(use.cls):
-            stored_name = _mangle(name, cls)
+            stored_name = mangled_name(name, class_name(cls))
             if stored_name in class_attributes(cls):
                 reached.append(ReachedMember(cls, name, stored_name))
                 pending += self._list_uses_in_member(class_attributes(cls)[stored_name], use)
@@ -233,13 +234,14 @@ class ReachedObjects:
         # The property `value` of an enum returns this attribute.
         if name == "value" and find_in_class(use.cls, "value") is vars(enum.Enum)["value"]:
             name = "_value_"
-        if self._ignored.has_object_attribute(use.owner, use.cls, name):
-            return MISSING
         # A private name such as __sub is stored under another name for each class.
         classes = self._list_classes_of_user(use.cls)
-        stored_names = tuple(dict.fromkeys([name, *(_mangle(name, cls) for cls in classes)]))
+        stored_names = []
+        for stored_name in dict.fromkeys([name, *(mangled_name(name, class_name(cls)) for cls in classes)]):
+            if not self._ignored.has_object_attribute(use.owner, use.cls, stored_name):
+                stored_names.append(stored_name)
         if use.owner is not None:
-            self._used_values.add_object(use.owner, stored_names)
+            self._used_values.add_object(use.owner, tuple(stored_names))
             for stored_name in stored_names:
                 attribute = find_object_attribute(use.owner, stored_name)
                 if attribute is not MISSING:
@@ -283,10 +285,3 @@ class ReachedObjects:
                 members.append(WHOLE_OBJECT)
             self._used_values.add_function(value, function, names=())
         return members
-
-
-def _mangle(name: str, cls: type) -> str:
-    """Return the name under which a class has an attribute: Python mangles a private name such as ``__launch``."""
-    if not name.startswith("__") or name.endswith("__"):
-        return name
-    return f"_{class_name(cls).rpartition('.')[2].lstrip('_')}{name}"

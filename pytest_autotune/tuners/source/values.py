@@ -31,6 +31,7 @@ from pytest_autotune.tuners.source.attributes import (
     is_instance,
     list_parts,
     list_stored_attributes,
+    mangled_name,
     module_attributes,
     read_stored,
 )
@@ -88,11 +89,12 @@ class AssignedNames:
         :param attributes: the attributes of an unnamed class.
         :param members: the attributes of the object that the function is called with, if it is a method.
         """
-        self._attributes.update(attributes)
         # A decorator may have replaced the method in its class. The function's own name still has the class.
         class_of_method = function.__qualname__.rpartition(".")[0]
+        for name in attributes:
+            self._attributes.add(mangled_name(name, class_of_method))
         for name in members:
-            self._members.add((str(function.__module__), class_of_method, name))
+            self._members.add((str(function.__module__), class_of_method, mangled_name(name, class_of_method)))
         for *owners, name in names:
             scope: object = None
             if not owners:
@@ -101,6 +103,8 @@ class AssignedNames:
                 scope = find_scope(function, owners)
             if scope is None:
                 scope = _find_object(function, owners)
+            if owners:
+                name = mangled_name(name, class_of_method)
             if scope is not None:
                 self._names.add((id(scope), name))
 
