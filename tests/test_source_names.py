@@ -152,3 +152,18 @@ def make(NAME):
     module = load(source.replace("NAME", "floor"))
     digest = source_digest(module.make(math.floor), own_cells=True)
     assert source_digest(module.make(math.ceil), own_cells=True) != digest
+
+
+def test_a_partial_with_an_object_is_read_behind_a_function(load: Load) -> None:
+    source = """
+import functools
+class Tool:
+    def run(self, x):
+        return x + 1
+def call(tool, x):
+    return tool.run(x)
+added = functools.partial(call, Tool())
+def kernel(x):
+    return added(x)
+"""
+    assert source_digest(load(source).kernel) != source_digest(load(source.replace("x + 1", "x + 2")).kernel)

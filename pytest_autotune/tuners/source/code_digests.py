@@ -287,11 +287,11 @@ class CodeDigests:
         text = None
         if not is_internal:
             text = self._describe_value(value, name)
-        if text is None and is_from_library(value, self.libraries):
-            # The name tells which function of the library it is, although the function is not written in Python.
-            return None
         if text is None:
-            if name in function.__code__.co_freevars and not self._has_open_values:
+            # A function of a library has no text if its name in the source is clear, such as math.floor as `floor`.
+            has_clear_name = is_from_library(value, self.libraries) and find_public_name(value) != ""
+            is_open = name in function.__code__.co_freevars and not has_clear_name
+            if is_open and not self._has_open_values:
                 kind = class_name(type(value))
                 raise UncacheableError(f"{name} of {qualified_name(function)} is a {kind}, which has no stable form")
             text = self._describe_unstable(value)
