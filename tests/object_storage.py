@@ -168,6 +168,8 @@ class _Google(BaseHTTPRequestHandler):
     """Of Google's XML API what a store needs: objects with generations; ``/bucket/name`` and ``/bucket?prefix=``."""
 
     protocol_version = "HTTP/1.1"
+    # The head and the body of an answer are sent one after the other. TCP would keep the body back for 40 ms.
+    disable_nagle_algorithm = True
     objects: ClassVar[dict[str, bytes]]
 
     def log_message(self, format: str, *args: object) -> None: ...

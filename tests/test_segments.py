@@ -19,6 +19,7 @@ import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import replace
 from email.utils import formatdate
 from itertools import count, permutations, product
@@ -34,6 +35,8 @@ from pytest_autotune.cache.combine import combine_caches
 from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.locations import Location
 from pytest_autotune.cache.model import Cache, Entry
+from pytest_autotune.cache.stores import objects as requests_of_stores
+from pytest_autotune.cache.stores import segments
 from pytest_autotune.cache.stores.segments import SegmentStore
 from pytest_autotune.report.json_report import to_json
 from pytest_autotune.run.collected import Collected
@@ -70,6 +73,34 @@ def proxy(server: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[object_stora
 @pytest.fixture
 def url(proxy: object_storage.Proxy) -> str:
     return f"s3://{object_storage.BUCKET}/{next(_NUMBERS)}/"
+
+
+#: The time limits of :func:`short_limits` are the product's limits divided by this number.
+SHORTER = 4
+#: The seconds that a run with two requests may take beside the limits of these requests, of the ten seconds in all.
+REST_S = 10 - 2 * requests_of_stores._PATIENCE_S
+
+
+@contextmanager
+def shorter_limits() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        for module, names in (
+            (requests_of_stores, ["_REQUEST_S", "_RETRY_S", "_PATIENCE_S"]),
+            (segments, ["_LIST_S", "_PAUSE_S"]),
+        ):
+            for name in names:
+                patch.setattr(module, name, getattr(module, name) / SHORTER)
+        yield
+
+
+@pytest.fixture
+def short_limits() -> Iterator[None]:
+    """Wait for a quarter of the time for a store that fails.
+
+    The real limits are in test_a_store_that_is_slow_and_then_hangs_costs_10_seconds.
+    """
+    with shorter_limits():
+        yield
 
 
 def both(url: str) -> list[str]:
@@ -226,6 +257,7 @@ def test_a_dump_without_credentials_keeps_its_entries_in_a_file(
     assert len(held(url)) == 4
 
 
+@pytest.mark.usefixtures("short_limits")
 @pytest.mark.parametrize(("operation", "fault"), [("LIST", "403"), ("GET", "reset")])
 def test_an_unreachable_store_is_an_error_within_10_seconds(
     serial_suite: Suite, section, url: str, proxy, operation: str, fault: str
@@ -247,9 +279,10 @@ def test_an_unreachable_store_is_an_error_within_10_seconds(
     assert line.startswith(f"ERROR: --autotune-load: {url}: cannot be read: ")
     assert (optional.ret, len(suite.tunings)) == (0, 4)
     assert len([line for line in section(optional) if "cannot be read" in line]) == 1
-    assert max(seconds) < 10
+    assert max(seconds) < requests_of_stores._PATIENCE_S * 2 + REST_S
 
 
+@pytest.mark.usefixtures("short_limits")
 def test_five_hanging_optional_stores_cost_10_seconds_in_all(serial_suite: Suite, section, url: str, proxy) -> None:
     suite = serial_suite.write(test_a="def test(tune): tune('k')")
     proxy.faults |= dict.fromkeys(("LIST", "PUT"), "hang")
@@ -260,9 +293,10 @@ def test_five_hanging_optional_stores_cost_10_seconds_in_all(serial_suite: Suite
 
     assert result.ret == 0
     assert len([line for line in section(result) if "no answer within" in line]) == 5
-    assert time.monotonic() - started < 10
+    assert time.monotonic() - started < requests_of_stores._PATIENCE_S * 2 + REST_S
 
 
+@pytest.mark.usefixtures("short_limits")
 @pytest.mark.parametrize("fault", ["endless", "empty"])
 def test_a_store_that_repeats_its_first_page_is_a_one_line_error(
     serial_suite: Suite, section, url: str, proxy, fault: str
@@ -279,7 +313,7 @@ def test_a_store_that_repeats_its_first_page_is_a_one_line_error(
 
     assert optional.ret == 0
     assert len([line for line in section(optional) if "cannot be read" in line]) == 1
-    assert seconds < 20  # of an endless list, on a loaded machine
+    assert seconds < 20 / SHORTER + REST_S  # of an endless list, on a loaded machine
 
 
 def test_a_store_that_is_slow_and_then_hangs_costs_10_seconds(serial_suite: Suite, url: str, proxy) -> None:
@@ -312,6 +346,7 @@ def test_a_markers_unreachable_store_is_asked_only_once_per_run(serial_suite: Su
     assert len([line for line in section(result) if f"{url}?optional: cannot be read: " in line]) == 1
 
 
+@pytest.mark.usefixtures("short_limits")
 @pytest.mark.parametrize("fault", ["403", "truncated"])
 def test_a_failed_store_write_keeps_a_file_and_names_the_command(
     serial_suite: Suite, section, url: str, proxy, fault: str
@@ -502,6 +537,7 @@ def test_compacting_removes_nothing_if_the_store_drops_its_write(url: str, proxy
     assert held(url) == {entry(m) for m in range(3)}
 
 
+@pytest.mark.usefixtures("short_limits")
 def test_a_listed_store_file_that_is_gone_is_reported(serial_suite: Suite, section, url: str, proxy, capsys) -> None:
     suite = serial_suite.write(test_a="def test(tune): tune('k')")
     add(url, entry(1))
@@ -571,6 +607,7 @@ def test_s3_allows_plain_http_only_for_an_http_endpoint(monkeypatch) -> None:
     assert [options["allow_http"] for options in allowed] == [True, False, False]
 
 
+@pytest.mark.usefixtures("short_limits")
 def test_a_store_error_names_the_host_but_no_password(url: str, monkeypatch) -> None:
     for address, words in (
         ("http://user:password@127.0.0.1:1", "Connection refused (127.0.0.1:1) "),
@@ -599,26 +636,33 @@ def test_a_store_listing_with_gaps_or_repeats_loses_no_entry(url: str, proxy, fa
 def test_no_fault_of_a_store_loses_an_entry(url: str, proxy) -> None:
     """Each fault of each request of a read, a write and a compaction, side by side in folders of their own."""
 
-    def strike(case: tuple[str, str]) -> str:
+    def prepare(case: tuple[str, str]) -> None:
         operation, fault = case
-        folder = f"{url}{operation}-{fault}/"
-        add(folder, entry(1))
-        add(folder, entry(2))
+        add(folders[case], entry(1))
+        add(folders[case], entry(2))
         proxy.faults_below[f"{operation}-{fault}"] = {operation: fault}
+
+    def strike(case: tuple[str, str]) -> None:
+        operation, _ = case
         for act in ACTS[operation]:
             started = time.monotonic()
             with pytest.raises(CacheError):
-                act(folder)
-            assert time.monotonic() - started < 10
-        del proxy.faults_below[f"{operation}-{fault}"]
+                act(folders[case])
+            assert time.monotonic() - started < 10 / SHORTER + REST_S
+
+    def mend(case: tuple[str, str]) -> None:
+        folder = folders[case]
         assert held(folder) - {entry(3)} == {entry(1), entry(2)}
         assert stores.compact(folder)[1] == 1
         assert held(folder) - {entry(3)} == {entry(1), entry(2)}
-        return fault
 
-    cases = list(product(ACTS, FAULTS))
-    with ThreadPoolExecutor(len(cases)) as pool:
-        assert list(pool.map(strike, cases)) == FAULTS * len(ACTS)
+    folders = {(operation, fault): f"{url}{operation}-{fault}/" for operation, fault in product(ACTS, FAULTS)}
+    with ThreadPoolExecutor(len(folders)) as pool:
+        list(pool.map(prepare, folders))
+        with shorter_limits():
+            list(pool.map(strike, folders))
+        proxy.faults_below.clear()
+        list(pool.map(mend, folders))
 
 
 def test_an_unreadable_file_of_a_store_is_skipped_with_a_line(serial_suite: Suite, section, url: str) -> None:

@@ -134,7 +134,7 @@ class SegmentStore:
             return self._content
         # If the reading raises an error, the content stays empty: a store that is down is an error only once.
         self._content = Cache()
-        segments = self._read_segments()
+        segments = self._read_segments(_LIST_S)
         losses = [cache.lossy for cache in segments.values() if cache.lossy]
         if losses and len(losses) == len(segments):
             # No segment can be read.
@@ -254,7 +254,7 @@ class SegmentStore:
 
     # Reading.
 
-    def _read_segments(self, list_s: float = _LIST_S) -> dict[str, Cache]:
+    def _read_segments(self, list_s: float) -> dict[str, Cache]:
         """Return the caches of the segments by name. A cache that cannot be read is empty, and says why in ``lossy``.
 
         :param list_s: the longest time for the list of the names.
