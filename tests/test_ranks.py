@@ -86,16 +86,26 @@ def test_a_rank_that_gets_nothing_from_rank_0_names_a_remedy() -> None:
     assert str(raised.value) == f"rank 1: nothing came from rank 0: time-out ({remedy})"
 
 
-def test_ranks_that_load_different_choices_are_a_usage_error(suite: Suite) -> None:
-    suite.write(test_gloo="def test(tune): tune('k', times={'a': 1.0, 'b': 1.5})")
+def test_ranks_that_load_different_choices_are_a_usage_error(serial_suite: Suite) -> None:
+    """Each rank runs in this process, with the variables that torchrun sets."""
+    import torch.distributed
+
+    suite = serial_suite.write(test_one="def test(tune): tune('k', times={'a': 1.0, 'b': 1.5})")
     suite.run("--autotune-dump=0.textproto")
     text = (suite.folder / "0.textproto").read_text()
     (suite.folder / "1.textproto").write_text(text.replace('text: "a"', 'text: "b"'))
+    # In place of the store of torchrun.
+    store = torch.distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    job = {"TORCHELASTIC_USE_AGENT_STORE": "True", "MASTER_ADDR": "127.0.0.1", "WORLD_SIZE": "2"}
 
-    run = torchrun(suite, "--autotune-load=RANK.textproto")
+    first, second = (
+        suite.run(f"--autotune-load={rank}.textproto", **job, MASTER_PORT=str(store.port), RANK=str(rank))
+        for rank in (0, 1)
+    )
 
-    assert run.returncode
-    (line,) = [line for line in run.stderr.splitlines() if line.startswith("ERROR: 1.textproto:")]
+    assert (first.ret, second.ret) == (pytest.ExitCode.OK, pytest.ExitCode.USAGE_ERROR)
+    (line,) = filter(None, second.errlines)
+    assert line.startswith("ERROR: 1.textproto:")
     assert "holds other choices on rank 1 (" in line
     assert "than on rank 0 (" in line
 

@@ -153,7 +153,7 @@ def test_an_exported_module_chooses_only_outside_pytest(
     assert in_production(suite) == ("[64] []" if once else "[] []")
     suite.run().assert_outcomes(passed=3)  # where no GPU is, each kind of benchmark is that of the interpreter
 
-    suite.load("--autotune-dump=again.textproto", "--autotune-on-miss=error", *n2).assert_outcomes(passed=3)
+    suite.load("--autotune-dump=again.textproto", "--autotune-on-miss=error").assert_outcomes(passed=3)
     assert (suite.folder / "again.textproto").read_text() == suite.cache.read_text()
     report = suite.report("--autotune-dump=anew.textproto", *n2)
     assert [len(row["candidates"]) for row in report["lookups"]] == [all_blocks] * 2
