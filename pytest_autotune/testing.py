@@ -101,7 +101,7 @@ class AdapterConformance(ABC):
         assert entry is not None, "a search took place and nothing was recorded"
         return choice, entry
 
-    def test_making_the_adapter_imports_no_library(self) -> None:
+    def test_creating_the_adapter_imports_no_library(self) -> None:
         factory: Any = type(self).adapter
         script = (
             f"import sys; from {factory.__module__} import {factory.__qualname__} as make; "
@@ -112,7 +112,7 @@ class AdapterConformance(ABC):
         process = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=environment)
         assert process.stdout.strip() == "False", f"making the adapter imported its library\n{process.stderr}"
 
-    def test_a_search_is_recorded_once_with_its_choice(self, library: ModuleType) -> None:
+    def test_two_equal_calls_record_one_entry_with_its_choice(self, library: ModuleType) -> None:
         with self._hooked(library) as (session, lookups, adapter):
             self.tune()
             self.tune()
@@ -128,7 +128,7 @@ class AdapterConformance(ABC):
         if choice is not None and lookup.entry.candidates:
             assert any(choice.is_same_configuration(candidate) for candidate in lookup.entry.candidates)
 
-    def test_a_loaded_choice_is_taken_without_a_search(self, library: ModuleType) -> None:
+    def test_a_loaded_choice_is_a_hit_and_used_without_a_search(self, library: ModuleType) -> None:
         choice, entry = self._tuned(library)
         before = self.searches()
         with self._hooked(library, entry) as (_, lookups, _):
@@ -136,19 +136,19 @@ class AdapterConformance(ABC):
         assert [(lookup.outcome, lookup.is_tuned) for lookup in lookups] == [(Outcome.HIT, False)]
         assert self.searches() == before, "a loaded choice was searched for all the same"
 
-    def test_an_entry_is_the_same_after_files_and_processes(self, library: ModuleType) -> None:
+    def test_an_entry_survives_every_file_format_and_the_log(self, library: ModuleType) -> None:
         _, entry = self._tuned(library)
         for cache_format in Format:
             assert decode(encode(Cache((entry,)), cache_format), cache_format, "a file").entries == (entry,)
         lookup = Lookup(entry.identity, result=TunedEntry(entry))
         assert Lookup.from_event(Event.decode(lookup.to_event().encode())) == lookup
 
-    def test_a_problem_asked_for_again_is_the_same_problem(self, library: ModuleType) -> None:
+    def test_two_runs_give_a_call_the_same_problem_and_fingerprint(self, library: ModuleType) -> None:
         _, first = self._tuned(library)
         _, second = self._tuned(library)
         assert first.identity == second.identity
 
-    def test_another_fingerprint_is_stale_and_tuned_again(self, library: ModuleType) -> None:
+    def test_an_entry_with_another_fingerprint_is_stale_and_retuned(self, library: ModuleType) -> None:
         _, entry = self._tuned(library)
         assert entry.fingerprint, "a tuner whose entries have no fingerprint is exempt from this test"
         changed = _with_other_fingerprint(entry)
@@ -158,7 +158,7 @@ class AdapterConformance(ABC):
         assert [(lookup.outcome, lookup.is_tuned) for lookup in lookups] == [(Outcome.STALE, True)]
         assert self.searches() == before + 1
 
-    def test_a_choice_that_is_no_longer_on_offer_is_not_taken(self, library: ModuleType) -> None:
+    def test_an_entry_whose_choice_is_no_candidate_is_stale(self, library: ModuleType) -> None:
         _, entry = self._tuned(library)
         assert entry.choice is not None, "a tuner whose entries have no choice is exempt from this test"
         gone = replace(entry, choice=replace(entry.choice, id="not on offer", params=()))
@@ -166,7 +166,7 @@ class AdapterConformance(ABC):
             self.tune()
         assert [(lookup.outcome, lookup.is_tuned) for lookup in lookups] == [(Outcome.STALE, True)]
 
-    def test_an_error_on_a_miss_reaches_the_caller_before_a_search(self, library: ModuleType) -> None:
+    def test_on_miss_error_fails_the_call_before_a_search(self, library: ModuleType) -> None:
         _, entry = self._tuned(library)
         before = self.searches()
         problem = replace(entry.problem, kernel=f"{entry.problem.kernel}_other")
@@ -177,7 +177,7 @@ class AdapterConformance(ABC):
         assert self.searches() == before
         self.forget()
 
-    def test_sweeps_give_each_candidate_without_a_search(self, library: ModuleType) -> None:
+    def test_two_sweeps_run_two_candidates_without_a_search(self, library: ModuleType) -> None:
         sweep = pytest.importorskip("pytest_autotune.modes.sweep")
         _, entry = self._tuned(library)
         before, picks = self.searches(), []
@@ -198,7 +198,7 @@ class AdapterConformance(ABC):
         if entry.choice is not None:
             assert {value.name for value in picks[0].params} == {value.name for value in entry.choice.params}
 
-    def test_a_loaded_choice_whose_turn_it_is_is_raced_and_taken(self, library: ModuleType) -> None:
+    def test_verify_races_a_loaded_choice_and_uses_it(self, library: ModuleType) -> None:
         verify = pytest.importorskip("pytest_autotune.modes.verify")
         choice, entry = self._tuned(library)
         before = self.searches()
@@ -210,7 +210,7 @@ class AdapterConformance(ABC):
         assert len(reported) == 1, "tuning.race(…) races the choice, or reports why it cannot"
         assert self.searches() == before or reported[0].verdict.raced
 
-    def test_paused_and_ignored_kernels_are_left_to_the_library(self, library: ModuleType) -> None:
+    def test_paused_and_ignored_kernels_get_no_lookup(self, library: ModuleType) -> None:
         _, entry = self._tuned(library)
         with self._hooked(library, ignore=(f"{entry.problem.tuner}:*",)) as (_, lookups, _):
             self.tune()
@@ -220,7 +220,7 @@ class AdapterConformance(ABC):
             self.tune()
         assert [*lookups, *paused_lookups] == []
 
-    def test_isolation_neither_remembers_nor_leaves_a_choice(self, library: ModuleType) -> None:
+    def test_isolated_calls_share_no_choice_with_other_calls(self, library: ModuleType) -> None:
         with self._hooked(library) as (session, lookups, adapter):
             with adapter.isolated(), session.isolated():
                 self.tune()
@@ -234,7 +234,7 @@ class AdapterConformance(ABC):
             assert self.searches() == before, "the library did not get its earlier choice back"
             assert len(lookups) == 3
 
-    def test_after_unhooking_the_library_is_as_it_was(self, library: ModuleType) -> None:
+    def test_unhooking_restores_the_functions_of_the_library(self, library: ModuleType) -> None:
         before = _snapshot(library)
         with self._hooked(library) as (_, lookups, _):
             pass
@@ -242,7 +242,7 @@ class AdapterConformance(ABC):
         self.tune()
         assert lookups == []
 
-    def test_an_error_of_the_plugin_leaves_the_library_alone(
+    def test_after_a_plugin_error_the_library_tunes_by_itself(
         self, library: ModuleType, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         before = self.searches()
@@ -253,7 +253,7 @@ class AdapterConformance(ABC):
         assert self.searches() >= before
         assert any("an error of the plugin" in note for note in session.notes), "Patches guards what it replaces"
 
-    def test_a_library_with_unknown_internals_is_refused(self) -> None:
+    def test_hooking_a_library_with_unknown_internals_raises(self) -> None:
         # An AttributeError becomes a line of the summary, too, although a less helpful line.
         with pytest.raises((HookError, AttributeError)) as caught, self._hooked(ModuleType(self._make().module)):
             pass

@@ -130,25 +130,25 @@ BY_HAND = """
 @pytest.mark.parametrize(
     ("right", "wrong", "failed"),
     [
-        ("self._patches.undo()", "pass", "test_after_unhooking_the_library_is_as_it_was"),
-        ("tuned.best = {}", "pass", "test_isolation_neither_remembers_nor_leaves_a_choice"),
-        ("tuned.best = memory", "pass", "test_isolation_neither_remembers_nor_leaves_a_choice"),
-        ("import gc", "import gc, handrolled", "test_making_the_adapter_imports_no_library"),
+        ("self._patches.undo()", "pass", "test_unhooking_restores_the_functions_of_the_library"),
+        ("tuned.best = {}", "pass", "test_isolated_calls_share_no_choice_with_other_calls"),
+        ("tuned.best = memory", "pass", "test_isolated_calls_share_no_choice_with_other_calls"),
+        ("import gc", "import gc, handrolled", "test_creating_the_adapter_imports_no_library"),
         (
             "entry.choice.params in self.chunks_by_params",
             "True",
-            "test_a_choice_that_is_no_longer_on_offer_is_not_taken",
+            "test_an_entry_whose_choice_is_no_candidate_is_stale",
         ),
-        ("session.leaves_alone(", "session.ignores(", "test_paused_and_ignored_kernels_are_left_to_the_library"),
+        ("session.leaves_alone(", "session.ignores(", "test_paused_and_ignored_kernels_get_no_lookup"),
         (
             "len(items)),)",
             "__import__('time').perf_counter_ns()),)",
-            "test_a_problem_asked_for_again_is_the_same_problem",
+            "test_two_runs_give_a_call_the_same_problem_and_fingerprint",
         ),
         (
             'self._patches.replace(module.Tuned, "choose", ["self", "items"], hook)',
             BY_HAND,
-            "test_an_error_of_the_plugin_leaves_the_library_alone",
+            "test_after_a_plugin_error_the_library_tunes_by_itself",
         ),
     ],
     ids=["unhook", "isolated", "restored", "import", "offered", "paused", "key", "guard"],
@@ -257,13 +257,13 @@ class TestXla(AdapterConformance):
     tuner = "xla"
     adapter = Adapter
     exempt = {
-        "test_another_fingerprint_is_stale_and_tuned_again": "XLA itself compares, by its own bytes",
-        "test_a_choice_that_is_no_longer_on_offer_is_not_taken": "XLA itself knows what is on offer",
-        "test_an_error_on_a_miss_reaches_the_caller_before_a_search": "XLA tells what it looked up when it is done",
-        "test_a_library_with_unknown_internals_is_refused": "it looks at jax._src by itself",
-        "test_isolation_neither_remembers_nor_leaves_a_choice": "XLA's memory belongs to the process",
-        "test_sweeps_give_each_candidate_without_a_search": "XLA chooses inside itself",
-        "test_a_loaded_choice_whose_turn_it_is_is_raced_and_taken": "and measures there",
+        "test_an_entry_with_another_fingerprint_is_stale_and_retuned": "XLA itself compares, by its own bytes",
+        "test_an_entry_whose_choice_is_no_candidate_is_stale": "XLA itself knows what is on offer",
+        "test_on_miss_error_fails_the_call_before_a_search": "XLA tells what it looked up when it is done",
+        "test_hooking_a_library_with_unknown_internals_raises": "it looks at jax._src by itself",
+        "test_isolated_calls_share_no_choice_with_other_calls": "XLA's memory belongs to the process",
+        "test_two_sweeps_run_two_candidates_without_a_search": "XLA chooses inside itself",
+        "test_verify_races_a_loaded_choice_and_uses_it": "and measures there",
     }
 
     def tune(self):
@@ -293,8 +293,8 @@ class TestFunctionAdapter(AdapterConformance):
     tuner = "function"
     adapter = function.Adapter
     exempt: ClassVar = {
-        "test_making_the_adapter_imports_no_library": "what it remembers stands with its adapter",
-        "test_an_error_of_the_plugin_leaves_the_library_alone": "its user calls the plugin, which replaces nothing",
+        "test_creating_the_adapter_imports_no_library": "what it remembers stands with its adapter",
+        "test_after_a_plugin_error_the_library_tunes_by_itself": "its user calls the plugin, which replaces nothing",
     }
     _searches = 0
 

@@ -662,10 +662,10 @@ class TestConformance(AdapterConformance):
     tuner = "inductor"
     adapter = InductorAdapter
     exempt: ClassVar[Mapping[str, str]] = {
-        "test_another_fingerprint_is_stale_and_tuned_again": "the body of a kernel is its identity",
-        "test_a_choice_that_is_no_longer_on_offer_is_not_taken": "it is padded or not: both are always on offer",
-        "test_sweeps_give_each_candidate_without_a_search": "whether to pad is no part of a sweep",
-        "test_a_loaded_choice_whose_turn_it_is_is_raced_and_taken": "nor is it raced again",
+        "test_an_entry_with_another_fingerprint_is_stale_and_retuned": "the body of a kernel is its identity",
+        "test_an_entry_whose_choice_is_no_candidate_is_stale": "it is padded or not: both are always on offer",
+        "test_two_sweeps_run_two_candidates_without_a_search": "whether to pad is no part of a sweep",
+        "test_verify_races_a_loaded_choice_and_uses_it": "nor is it raced again",
     }
 
     @pytest.fixture(autouse=True)

@@ -17,8 +17,8 @@ class TestCuTile(AdapterConformance):
     tuner = "cutile"
     adapter = Adapter
     exempt: ClassVar = {
-        "test_isolation_neither_remembers_nor_leaves_a_choice": REMEMBERS_NOTHING,
-        "test_a_search_is_recorded_once_with_its_choice": REMEMBERS_NOTHING,
+        "test_isolated_calls_share_no_choice_with_other_calls": REMEMBERS_NOTHING,
+        "test_two_equal_calls_record_one_entry_with_its_choice": REMEMBERS_NOTHING,
     }
 
     def tune(self):
