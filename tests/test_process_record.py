@@ -72,7 +72,7 @@ def test_the_test_record_sets_every_field_to_a_non_default(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name not in NOT_IN_A_REPORT])
-def test_the_json_report_keeps_every_field_for_the_joint_gate(name: str) -> None:
+def test_the_json_report_keeps_every_field_for_the_gate_command(name: str) -> None:
     record = decode_record(json.loads(to_json(RunResult(collected=COLLECTED))))
 
     assert getattr(record.collected, name) == getattr(COLLECTED, name)

@@ -116,7 +116,7 @@ def test_a_gate_without_a_gpu_is_green_if_its_kernels_are_ignored(
     assert main(["gate", "cache.textproto", "--reports=reports/", "--expect=1"]) == 0
 
 
-def test_the_joint_gate_fails_if_no_process_sees_a_gpu(
+def test_the_gate_command_fails_if_no_process_sees_a_gpu(
     two_devices: Suite, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """No test was skipped, because a hook deselected the tests of the GPU."""

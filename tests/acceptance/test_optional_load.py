@@ -135,7 +135,7 @@ def test_a_damaged_optional_cache_is_a_usage_error(serial_suite: Suite) -> None:
     assert serial_suite.run(OPTIONAL).ret == pytest.ExitCode.USAGE_ERROR
 
 
-def test_the_joint_gate_passes_processes_without_gpu_or_cache(
+def test_the_gate_command_passes_processes_without_gpu_or_cache(
     without_gpu: None, serial_suite: Suite, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("AUTOTUNE_RUN_ID", raising=False)

@@ -97,7 +97,7 @@ def test_each_process_reports_its_ci_run_tests_and_cache_digest(gate: Gate) -> N
         }
 
 
-def test_the_joint_gate_fails_if_a_process_was_killed(gate: Gate) -> None:
+def test_the_gate_command_fails_if_a_process_was_killed(gate: Gate) -> None:
     test = gate.suite.folder / "test_kill.py"
     test.write_text("import os, signal\ndef test_kill(): os.kill(os.getpid(), signal.SIGKILL)\n")
     gate.run_parts()
@@ -136,7 +136,7 @@ def test_xdist_workers_of_one_run_write_one_report(suite: Suite) -> None:
     assert json.loads(report.read_text())["counts"]["hit"] == 4
 
 
-def test_the_joint_gate_passes_three_processes_without_misses(gate: Gate) -> None:
+def test_the_gate_command_passes_three_processes_without_misses(gate: Gate) -> None:
     gate.run_parts()
 
     assert gate.judge("--expect=3", "--fail-on-unused", "--junit=j.xml", "--markdown=g.md") == 0
@@ -148,7 +148,7 @@ def test_the_joint_gate_passes_three_processes_without_misses(gate: Gate) -> Non
     assert "✅" in (folder / "g.md").read_text()
 
 
-def test_the_joint_gate_overwrites_its_junit_and_markdown_files(gate: Gate) -> None:
+def test_gate_command_overwrites_its_junit_and_markdown_files(gate: Gate) -> None:
     gate.run_parts()
     for name in ("j.xml", "g.md"):
         (gate.suite.folder / name).touch()
@@ -159,7 +159,7 @@ def test_the_joint_gate_overwrites_its_junit_and_markdown_files(gate: Gate) -> N
 
 @pytest.mark.parametrize("option", ["--junit=", "--markdown="])
 @pytest.mark.parametrize("name", ["cache.textproto", "README.md", "junit.xml", "linked.md", "empty.textproto"])
-def test_the_joint_gate_overwrites_no_cache_and_no_users_file(gate: Gate, option: str, name: str) -> None:
+def test_the_gate_command_overwrites_no_cache_and_no_users_file(gate: Gate, option: str, name: str) -> None:
     """The file is a cache of the gate, also through a link, or a file of the user. The gate writes nothing."""
     gate.run_parts()
     folder = gate.suite.folder
@@ -193,7 +193,7 @@ def test_a_problem_that_two_processes_miss_counts_as_one_miss(gate: Gate) -> Non
     assert [child.tag for child in case] == ["failure"]
 
 
-def test_a_problem_that_hits_and_is_stale_counts_as_stale(gate: Gate) -> None:
+def test_a_problem_stale_in_one_process_counts_as_stale(gate: Gate) -> None:
     test = gate.suite.folder / "test_b.py"
     test.write_text(test.read_text() + "\ndef test_stale(tune): tune('lib.a', M=0, source='two')\n")
     gate.run_parts()
@@ -212,7 +212,7 @@ def test_an_entry_that_no_process_looked_up_fails_fail_on_unused(gate: Gate) -> 
     assert gate.judge("--fail-on-unused") == 4
 
 
-def test_after_a_skipped_test_the_joint_gate_reports_no_unused(gate: Gate) -> None:
+def test_after_a_skipped_test_gate_command_names_no_unused_entry(gate: Gate) -> None:
     skipped = "import pytest\n@pytest.mark.skip\ndef test_skipped(): pass\n"
     (gate.suite.folder / "test_a.py").write_text(OPS.format(name="a", count=1) + skipped)
     gate.run_parts()
@@ -224,7 +224,7 @@ def test_after_a_skipped_test_the_joint_gate_reports_no_unused(gate: Gate) -> No
     assert any(line.startswith("unused autotune cache entries not judged: ") for line in gate.lines)
 
 
-def test_the_joint_gate_fails_if_a_report_is_missing(gate: Gate) -> None:
+def test_the_gate_command_fails_if_a_report_is_missing(gate: Gate) -> None:
     gate.run_parts("test_a.py", "test_b.py")
 
     assert gate.judge("--expect=3") == 1
@@ -234,7 +234,7 @@ def test_the_joint_gate_fails_if_a_report_is_missing(gate: Gate) -> None:
     assert f"FAILED: {line}" in gate.lines
 
 
-def test_the_joint_gate_warns_of_two_reports_of_one_command(gate: Gate) -> None:
+def test_the_gate_command_warns_of_two_reports_of_one_command(gate: Gate) -> None:
     """Without a run id, a report of an earlier run looks like a report of this run."""
     gate.run_parts("test_a.py", "test_b.py", "test_b.py")
 
@@ -250,7 +250,7 @@ def test_the_joint_gate_warns_of_two_reports_of_one_command(gate: Gate) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[]", '{"format_version": 2}', '{"format_version": 1, "finished": true}'])
-def test_the_joint_gate_fails_for_a_damaged_report(gate: Gate, text: str) -> None:
+def test_the_gate_command_fails_for_a_damaged_report(gate: Gate, text: str) -> None:
     gate.run_parts()
     path = gate.report_of("test_b.py")
     path.write_text(text)
@@ -259,7 +259,7 @@ def test_the_joint_gate_fails_for_a_damaged_report(gate: Gate, text: str) -> Non
     assert any(line.startswith(f"FAILED: reports/{path.name}: ") for line in gate.lines)
 
 
-def test_the_joint_gate_fails_if_no_report_is_readable(gate: Gate) -> None:
+def test_the_gate_command_fails_if_no_report_is_readable(gate: Gate) -> None:
     gate.run_parts("test_a.py")
     gate.report_of("test_a.py").write_text("{}")
 
@@ -267,7 +267,7 @@ def test_the_joint_gate_fails_if_no_report_is_readable(gate: Gate) -> None:
     assert any("not judged: no report can be used" in line for line in gate.lines)
 
 
-def test_the_joint_gate_fails_for_a_damaged_lookup_in_a_report(gate: Gate) -> None:
+def test_the_gate_command_fails_for_a_damaged_lookup_in_a_report(gate: Gate) -> None:
     gate.run_parts()
 
     gate.edit_report("test_b.py", lambda report: report["process"]["lookups"][0][1].pop("kind"))
@@ -286,7 +286,7 @@ def test_the_joint_gate_fails_for_a_damaged_lookup_in_a_report(gate: Gate) -> No
         {"process": {"on_miss": None}},
     ],
 )
-def test_the_joint_gate_fails_for_a_report_field_of_a_wrong_type(gate: Gate, damage: dict[str, Any]) -> None:
+def test_gate_command_fails_for_a_report_field_of_a_wrong_type(gate: Gate, damage: dict[str, Any]) -> None:
     """A null, for example, must not become a text or false: the report would then say something else."""
     gate.run_parts("test_a.py", "test_b.py")
 
@@ -304,7 +304,7 @@ def test_the_joint_gate_fails_for_a_report_field_of_a_wrong_type(gate: Gate, dam
 
 
 @pytest.mark.parametrize("damage", [{"attempt": "two"}, {"id": 7}, {"job": None}, {"unknown": ""}])
-def test_the_joint_gate_fails_for_a_wrong_type_in_ci_run_fields(gate: Gate, damage: dict[str, object]) -> None:
+def test_gate_command_fails_for_a_wrong_type_in_ci_run_fields(gate: Gate, damage: dict[str, object]) -> None:
     gate.run_parts("test_a.py", "test_b.py")
 
     gate.edit_report("test_b.py", lambda report: report["run"].update(damage))
@@ -313,7 +313,7 @@ def test_the_joint_gate_fails_for_a_wrong_type_in_ci_run_fields(gate: Gate, dama
     assert any(line.startswith("FAILED: reports/") and "is damaged (TypeError: " in line for line in gate.lines)
 
 
-def test_the_joint_gate_fails_for_a_report_with_another_run_id(gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_gate_command_fails_for_a_report_with_another_run_id(gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
     gate.run_parts("test_a.py", "test_b.py", AUTOTUNE_RUN_ID="today")
     gate.run_parts("test_c.py", AUTOTUNE_RUN_ID="yesterday")
 
@@ -325,7 +325,7 @@ def test_the_joint_gate_fails_for_a_report_with_another_run_id(gate: Gate, monke
     assert len([line for line in gate.lines if line.endswith("not of run tomorrow (remove old reports)")]) == 3
 
 
-def test_the_joint_gate_fails_if_only_some_reports_have_a_run_id(gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gate_command_fails_if_only_some_reports_have_a_run_id(gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
     gate.run_parts("test_a.py", "test_b.py")
     gate.run_parts("test_c.py", AUTOTUNE_RUN_ID="2")
 
@@ -337,7 +337,7 @@ def test_the_joint_gate_fails_if_only_some_reports_have_a_run_id(gate: Gate, mon
     assert len([line for line in gate.lines if "is of a run without an id, not of run 2 (remove" in line]) == 2
 
 
-def test_the_joint_gate_fails_if_the_cache_changed_between_runs(gate: Gate) -> None:
+def test_gate_command_fails_if_the_cache_changed_between_runs(gate: Gate) -> None:
     gate.run_parts("test_a.py", "test_b.py")
     gate.suite.cache.write_text(gate.suite.cache.read_text() + "\n")
     gate.run_parts("test_c.py")
@@ -359,7 +359,7 @@ def test_a_miss_that_was_tuned_meanwhile_names_no_nearest_entry(gate: Gate) -> N
     assert miss.endswith("toy:lib.a (M=2): no entry")
 
 
-def test_the_joint_gate_accepts_processes_with_different_caches(gate: Gate) -> None:
+def test_gate_command_accepts_processes_with_different_caches(gate: Gate) -> None:
     (gate.suite.folder / "test_d.py").write_text(OPS.format(name="d", count=1))
     gate.suite.run("--autotune-dump=other.textproto", "test_d.py")
     gate.run_parts()
@@ -384,7 +384,7 @@ def test_a_ci_retry_replaces_the_report_of_the_failed_attempt(gate: Gate) -> Non
     assert gate.judge("--expect=3", "--fail-on-unused") == 0
 
 
-def test_a_ci_retry_of_one_of_two_equal_commands_fails_the_gate(gate: Gate) -> None:
+def test_a_ci_retry_of_one_of_two_equal_commands_is_ambiguous(gate: Gate) -> None:
     """Shards that environment variables select have one command, so the gate cannot know which shard was repeated."""
     gate.run_parts("test_a.py", "test_a.py", GITHUB_RUN_ID="7", GITHUB_RUN_ATTEMPT="1")
     gate.run_parts("test_a.py", GITHUB_RUN_ID="7", GITHUB_RUN_ATTEMPT="2")
@@ -392,7 +392,7 @@ def test_a_ci_retry_of_one_of_two_equal_commands_fails_the_gate(gate: Gate) -> N
     assert gate.judge("--expect=2") == 1
 
 
-def test_the_joint_gate_fails_if_all_processes_skip_all_tests(gate: Gate) -> None:
+def test_the_gate_command_fails_if_all_processes_skip_all_tests(gate: Gate) -> None:
     """A part that skips all its tests, as without a GPU, does not fail the gate alone."""
     (gate.suite.folder / "test_c.py").write_text(SKIPPED.format(name="c"))
     gate.run_parts()
@@ -407,7 +407,7 @@ def test_the_joint_gate_fails_if_all_processes_skip_all_tests(gate: Gate) -> Non
     assert gate.lines[-1] == "FAILED: no process asked for a tuned kernel (6 skipped)"
 
 
-def test_the_joint_gate_fails_if_gpu_tests_skip_and_the_cpu_hits(gate: Gate) -> None:
+def test_gate_command_fails_if_gpu_tests_skip_and_the_cpu_hits(gate: Gate) -> None:
     """The kernels of the CPU still ask, so that misses alone tell nothing of the lost GPU."""
     gate.suite.run("--autotune-load=cache.textproto", "--autotune-update", TOY_DEVICE="CPU")
     (gate.suite.folder / "test_c.py").write_text(SKIPPED.format(name="c"))
@@ -417,7 +417,7 @@ def test_the_joint_gate_fails_if_gpu_tests_skip_and_the_cpu_hits(gate: Gate) -> 
     assert gate.lines[-1].startswith("FAILED: the caches have entries for Toy GPU, 2 tests were skipped, and no test")
 
 
-def test_the_joint_gate_passes_on_one_of_a_caches_two_gpu_types(gate: Gate) -> None:
+def test_gate_command_passes_on_one_of_a_caches_two_gpu_types(gate: Gate) -> None:
     gate.suite.run("--autotune-load=cache.textproto", "--autotune-update", TOY_DEVICE="Other GPU")
     (gate.suite.folder / "test_c.py").write_text(SKIPPED.format(name="c"))
     gate.run_parts()
@@ -445,7 +445,7 @@ def test_entries_of_a_gpu_type_that_ran_a_part_are_not_unused(gate: Gate, capsys
     assert removed == ["UNUSED toy:lib.a (M=1): not requested by any test"] * 2
 
 
-def test_a_process_without_gpu_stops_the_gate_on_unused_entries(gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_without_gpu_disables_fail_on_unused(gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
     """The tests of that process may need the entries that no other process looked up."""
     monkeypatch.setattr(devices, "has_visible_gpu", bool)
     gate.run_parts("test_a.py", "test_b.py")
@@ -460,7 +460,7 @@ def test_a_process_without_gpu_stops_the_gate_on_unused_entries(gate: Gate, monk
     assert any(reason in line for line in gate.lines), gate.lines
 
 
-def test_the_gate_over_one_part_names_the_prune_command(gate: Gate) -> None:
+def test_the_gate_command_over_one_part_names_the_prune_command(gate: Gate) -> None:
     """--autotune-update=prune drops nothing in a process that runs a part of the suite."""
     gate.run_parts("test_a.py")
     test = gate.suite.folder / "test_a.py"
@@ -473,7 +473,7 @@ def test_the_gate_over_one_part_names_the_prune_command(gate: Gate) -> None:
     assert any(line.startswith(f"Run {command} to drop") for line in gate.lines), gate.lines
 
 
-def test_the_joint_gate_fails_if_no_process_had_a_lookup(gate: Gate) -> None:
+def test_the_gate_command_fails_if_no_process_had_a_lookup(gate: Gate) -> None:
     for part in PARTS:
         (gate.suite.folder / part).write_text("def test_nothing(): pass\n")
     gate.run_parts()
@@ -482,7 +482,7 @@ def test_the_joint_gate_fails_if_no_process_had_a_lookup(gate: Gate) -> None:
     assert gate.lines[-1] == "FAILED: no process asked for a tuned kernel (3 passed)"
 
 
-def test_an_unhooked_or_untracked_tuner_fails_the_joint_gate(gate: Gate) -> None:
+def test_an_unhooked_or_untracked_tuner_fails_the_gate_command(gate: Gate) -> None:
     gate.run_parts("test_a.py", "test_b.py")
     gate.run_parts("test_c.py", TOY_UNKNOWN="1")
     assert gate.judge("--expect=3") == 1
@@ -495,7 +495,7 @@ def test_an_unhooked_or_untracked_tuner_fails_the_joint_gate(gate: Gate) -> None
     assert gate.lines[-1] == "FAILED: maximum allowed autotune cache misses exceeded: 1 > 0"
 
 
-def test_the_joint_gate_fails_if_a_process_updated_the_cache(gate: Gate) -> None:
+def test_the_gate_command_fails_if_a_process_updated_the_cache(gate: Gate) -> None:
     gate.run_parts("test_a.py", "test_b.py")
     gate.suite.load(REPORTS, "--autotune-update=all", "test_c.py")
 
@@ -504,7 +504,7 @@ def test_the_joint_gate_fails_if_a_process_updated_the_cache(gate: Gate) -> None
 
 
 @pytest.mark.parametrize("fails", [False, True])
-def test_the_joint_gate_fails_if_pytest_exit_ended_a_process(gate: Gate, fails: bool) -> None:
+def test_the_gate_command_fails_if_pytest_exit_ended_a_process(gate: Gate, fails: bool) -> None:
     test = gate.suite.folder / "test_c.py"
     end = f"\ndef test_end():\n    assert {not fails}\ndef test_exit(): pytest.exit('x', returncode=0)\n"
     test.write_text(test.read_text() + end + "def test_never(): pass\n")
@@ -515,7 +515,7 @@ def test_the_joint_gate_fails_if_pytest_exit_ended_a_process(gate: Gate, fails: 
     assert gate.lines[-1] == f"FAILED: {path}: 2 of 5 tests did not run"
 
 
-def test_the_joint_gate_passes_a_process_that_dash_x_ended(gate: Gate) -> None:
+def test_the_gate_command_passes_a_process_that_dash_x_ended(gate: Gate) -> None:
     test = gate.suite.folder / "test_c.py"
     test.write_text(test.read_text() + "\ndef test_fails(): assert 0\ndef test_never(): pass\n")
     gate.run_parts("test_a.py", "test_b.py")
@@ -524,7 +524,7 @@ def test_the_joint_gate_passes_a_process_that_dash_x_ended(gate: Gate) -> None:
     assert gate.judge("--expect=3") == 0
 
 
-def test_the_joint_gate_fails_if_a_process_excludes_a_tuner(gate: Gate) -> None:
+def test_the_gate_command_fails_if_a_process_excludes_a_tuner(gate: Gate) -> None:
     """The process itself is red. The other processes name all tuners."""
     gate.run_parts("test_a.py", "test_b.py")
     gate.suite.load(REPORTS, "test_c.py", "--autotune-tuners=triton")
@@ -541,7 +541,7 @@ def test_the_joint_gate_fails_if_a_process_excludes_a_tuner(gate: Gate) -> None:
     assert gate.judge("--expect=3") == 0
 
 
-def test_the_joint_gate_counts_drift_over_all_processes(gate: Gate) -> None:
+def test_the_gate_command_counts_drift_over_all_processes(gate: Gate) -> None:
     gate.run_parts()
     assert gate.judge("--max-drift=0") == 1
     assert "--max-drift: no process ran with --autotune-verify" in gate.lines[-1]
@@ -565,7 +565,9 @@ def test_the_joint_gate_counts_drift_over_all_processes(gate: Gate) -> None:
     ],
     ids=["number", "problem", "part", "list"],
 )
-def test_the_joint_gate_fails_for_damaged_verify_results(gate: Gate, edit: Callable[[dict[str, Any]], object]) -> None:
+def test_the_gate_command_fails_for_damaged_verify_results(
+    gate: Gate, edit: Callable[[dict[str, Any]], object]
+) -> None:
     gate.suite.load(REPORTS, "--autotune-verify=all", "test_a.py")
     gate.edit_report("test_a.py", lambda report: edit(report["process"]))
 
@@ -574,7 +576,7 @@ def test_the_joint_gate_fails_for_damaged_verify_results(gate: Gate, edit: Calla
     assert any(line.startswith(f"FAILED: {path}: is ") and "damaged (" in line for line in gate.lines)
 
 
-def test_the_joint_gate_reads_a_mode_option_that_is_a_word(gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_gate_command_reads_a_mode_option_that_is_a_word(gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
     gate.suite.load(REPORTS, "--autotune-verify=all", "test_a.py")
     make = verify.make
     order = Option("verify_order", "word", "", "random|sorted", "random", only="ini")
@@ -591,7 +593,7 @@ def test_the_joint_gate_reads_a_mode_option_that_is_a_word(gate: Gate, monkeypat
 
 
 @pytest.mark.parametrize("option", [option for row in MODES for option in row.options if option.kind != "paths"])
-def test_the_joint_gate_knows_the_defaults_of_all_mode_options(option: Option) -> None:
+def test_the_gate_command_knows_the_defaults_of_all_mode_options(option: Option) -> None:
     assert find_unset_value(option) == READERS[option.kind](None, option)
 
 
@@ -696,7 +698,7 @@ def test_entries_of_kernels_excluded_by_an_option_are_not_unused(gate: Gate, opt
 
 
 @pytest.mark.parametrize("options", [["--max-misses="], ["--max-misses=x"], ["--expect=0"], ["--max-drift= "]])
-def test_invalid_limits_of_the_joint_gate_are_usage_errors(gate: Gate, options: list[str]) -> None:
+def test_invalid_limits_of_the_gate_command_are_usage_errors(gate: Gate, options: list[str]) -> None:
     gate.run_parts("test_a.py")
 
     assert gate.judge(*options) == 4

@@ -357,9 +357,7 @@ def test_a_run_started_in_a_subfolder_prunes_nothing(serial_suite: Suite, monkey
         ("", ["."]),
     ],
 )
-def test_a_run_is_complete_if_typed_paths_equal_testpaths(
-    serial_suite: Suite, testpaths: str, typed: list[str]
-) -> None:
+def test_typing_the_paths_of_testpaths_is_a_complete_run(serial_suite: Suite, testpaths: str, typed: list[str]) -> None:
     """A run without paths is complete, too."""
     below(serial_suite).pytester.makeini(f"[pytest]\ntestpaths = {testpaths}\n")
 
@@ -369,7 +367,7 @@ def test_a_run_is_complete_if_typed_paths_equal_testpaths(
 
 
 @pytest.mark.parametrize("has_ini_file", [True, False])
-def test_a_run_of_the_typed_rootdir_is_complete_with_an_ini_file(
+def test_typing_the_rootdir_is_a_complete_run_if_it_has_an_ini(
     serial_suite: Suite, monkeypatch: pytest.MonkeyPatch, has_ini_file: bool
 ) -> None:
     """Pytest starts in another folder. Without an ini file the run is not complete."""
@@ -396,7 +394,7 @@ def test_a_run_of_the_typed_rootdir_is_complete_with_an_ini_file(
         ("", ["tests"]),
     ],
 )
-def test_a_run_of_other_paths_than_testpaths_prunes_nothing(
+def test_typing_other_paths_than_testpaths_prunes_nothing(
     serial_suite: Suite, testpaths: str, typed: list[str]
 ) -> None:
     below(serial_suite).pytester.makeini(f"[pytest]\ntestpaths = {testpaths}\n")
@@ -502,7 +500,7 @@ def test_an_update_renames_the_asked_by_field_with_its_kernel(serial_suite: Suit
     assert serial_suite.load("--autotune-fail-on-unused").ret == 0
 
 
-def test_an_entry_of_a_nested_tuning_is_unused_without_the_outer(serial_suite: Suite) -> None:
+def test_entries_of_a_nested_tuning_are_unused_without_the_outer(serial_suite: Suite) -> None:
     serial_suite.write(test_lib=NESTED.format(source="one")).prepare_dump()
     serial_suite.write(test_lib="def test_inner(tune): tune('lib.inner', M=1)")
 
