@@ -166,7 +166,7 @@ def test_a_hit_calls_the_kernel_factory_only_once(suite: AdapterSuite) -> None:
     assert "calls: 1" in loaded["output"]
 
 
-def test_an_error_in_the_kernel_factory_is_an_uncacheable_reason(suite: AdapterSuite) -> None:
+def test_a_kernel_factory_that_raises_is_uncacheable(suite: AdapterSuite) -> None:
     (suite.folder / "test_factory.py").write_text(FACTORY)
     report = suite.report("test_factory.py::test_failing", "--autotune-dump=factory.textproto")
 

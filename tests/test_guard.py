@@ -277,7 +277,7 @@ class NotesErrors(ChooseHook):
         fail("no such field")
 
 
-def test_a_hook_sees_errors_of_the_call_and_its_own_become_notes(library: Any) -> None:
+def test_errors_of_a_hooked_call_are_raised_hook_errors_noted(library: Any) -> None:
     session, _ = a_session()
     hook = NotesErrors()
     patches = Patches(session, "toy")

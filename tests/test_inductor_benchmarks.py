@@ -89,7 +89,7 @@ def test_inductors_benchmark_is_replaced_only_during_a_search() -> None:
     assert len(inductor.benchmarked) == 1
 
 
-def test_threads_take_the_gpu_lock_of_their_own_search() -> None:
+def test_each_thread_takes_the_gpu_lock_for_its_own_search() -> None:
     """A search in another thread begins and ends while a search of this thread measures."""
     inductor = Inductor()
     part, _ = hooked(inductor, Gpu())

@@ -134,7 +134,7 @@ def test_code_of_the_kernels_own_distribution_is_in_the_digest(machine: Machine)
 
 
 @pytest.mark.parametrize("old_kind", [False, True], ids=["without a file", "with a file of each"])
-def test_two_distributions_of_one_namespace_are_told_apart(machine: Machine, old_kind: bool) -> None:
+def test_two_distributions_of_one_namespace_are_distinguished(machine: Machine, old_kind: bool) -> None:
     init = {"lib_space____init__": ""} if old_kind else {}
     kernel = KERNEL.replace("lib_helpers", "lib_space.helpers")
     machine.install(SITE, "space_helpers-1", **init, lib_space__helpers=HELPER)
@@ -253,7 +253,7 @@ PAIRS += [("int", "len")]
         ("int", "len"),
     ],
 )
-def test_rebinding_a_name_to_a_library_function_changes_digest(
+def test_rebinding_a_name_of_a_library_function_changes_digest(
     machine: Machine, used: str, pair: tuple[str, str]
 ) -> None:
     machine.install(SITE, "lib_helpers-1", lib_helpers=HELPERS)
@@ -266,7 +266,7 @@ def test_rebinding_a_name_to_a_library_function_changes_digest(
 
 
 @pytest.mark.parametrize("used", ["math.floor(x)", "sqrt(x)", "operator.add(x, x)", "len(x)"])
-def test_a_library_function_under_its_name_adds_no_digest_part(machine: Machine, used: str) -> None:
+def test_a_library_function_under_its_name_is_not_in_the_digest(machine: Machine, used: str) -> None:
     machine.install(SITE, "lib_helpers-1", lib_helpers=HELPERS)
     machine.write("project", lib_kernels=NAMED.format(imported="sqrt", chosen="math.floor", used=used))
 
@@ -274,7 +274,7 @@ def test_a_library_function_under_its_name_adds_no_digest_part(machine: Machine,
 
 
 @pytest.mark.parametrize("used", ["helper(x)", "lib_helpers.helper(x)", "Thing"])
-def test_a_function_of_another_distribution_adds_a_digest_part(machine: Machine, used: str) -> None:
+def test_the_name_of_an_installed_function_is_in_the_digest(machine: Machine, used: str) -> None:
     machine.install(SITE, "lib_helpers-1", lib_helpers=HELPERS)
     machine.write("project", lib_kernels=NAMED.format(imported="sqrt", chosen="math.floor", used=used))
 

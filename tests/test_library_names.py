@@ -80,7 +80,7 @@ ADDED = [
 
 
 @pytest.mark.parametrize(("bound", "used", "digest"), SAID)
-def test_a_triton_function_under_its_name_adds_no_digest_part(read: Any, bound: str, used: str, digest: str) -> None:
+def test_a_triton_function_under_its_name_is_not_in_the_digest(read: Any, bound: str, used: str, digest: str) -> None:
     source = read(bound, used)
 
     assert source.parts.keys() == {"kernel"}
@@ -88,7 +88,7 @@ def test_a_triton_function_under_its_name_adds_no_digest_part(read: Any, bound: 
 
 
 @pytest.mark.parametrize(("bound", "used", "name", "digest"), ADDED)
-def test_a_triton_function_under_an_alias_adds_a_digest_part(
+def test_a_triton_function_under_an_alias_is_in_the_digest(
     read: Any, bound: str, used: str, name: str, digest: str
 ) -> None:
     source = read(bound, used)

@@ -67,7 +67,7 @@ NAMES = [field.name for field in fields(Collected)]
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_test_record_sets_every_field_to_a_non_default(name: str) -> None:
+def test_the_record_in_these_tests_has_no_default_value(name: str) -> None:
     assert getattr(COLLECTED, name) != getattr(Collected(), name)
 
 

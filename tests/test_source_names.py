@@ -41,7 +41,7 @@ def test_a_local_variable_hides_the_global_from_the_digest(load: Load) -> None:
     assert source_digest(load(VARIABLES.replace("size = 8", "size = 80")).kernel) != digest
 
 
-def test_a_nonlocal_variable_hides_no_global_of_its_name(load: Load) -> None:
+def test_a_nonlocal_variable_hides_no_global_from_the_digest(load: Load) -> None:
     source = """
 k = 7
 def read():
@@ -141,7 +141,7 @@ def kernel(x):
     assert source_digest(load(source).kernel) != source_digest(load(source.replace("x + 1", "x + 2")).kernel)
 
 
-def test_builtin_functions_in_a_closure_are_told_apart_by_digest(load: Load) -> None:
+def test_different_builtins_in_a_closure_have_different_digests(load: Load) -> None:
     source = """
 import math
 def make(NAME):

@@ -355,7 +355,7 @@ def make():
 """
 
 
-def test_an_attribute_that_an_outer_method_assigns_is_undigested(load: Load) -> None:
+def test_an_attribute_an_outer_method_assigns_is_in_no_digest(load: Load) -> None:
     kernel = load(PLANNED.replace("RUNNER", "Runner()"), "suite").make()
     digest = read_source(kernel, carried=False).digest
     kernel(1)

@@ -817,7 +817,7 @@ def test_verify_does_not_race_a_kernel_with_its_own_benchmark(run, absent_gpu) -
     assert verdict.not_raced == "its kernel brings a benchmark of its own"
 
 
-def test_without_autotuner_bench_hits_work_but_are_not_raced(run, absent_gpu, monkeypatch) -> None:
+def test_if_autotuner_lacks_bench_hits_work_and_are_not_raced(run, absent_gpu, monkeypatch) -> None:
     absent_gpu.times_us = {16: 10.0, 32: 20.0}
     lookups = run(is_dumping=True)
     hooked_kernel([16, 32])[(1,)](torch.zeros(128), torch.zeros(128), 3)

@@ -472,7 +472,7 @@ def test_a_changed_enum_value_in_a_candidate_makes_it_stale(outcome_after) -> No
     assert outcome_after(make(1), make(2), *tensors()) == "stale"
 
 
-def test_a_hit_tells_tritons_float16_from_torchs_in_candidates(session) -> None:  # noqa: F811
+def test_a_hit_distinguishes_torch_and_triton_float16_candidates(session) -> None:  # noqa: F811
     """One candidate has Triton's float16, the other torch's. A hit gives the candidate that was chosen."""
 
     def make(bench: Any) -> Any:

@@ -179,7 +179,7 @@ def test_with_on_miss_error_a_miss_of_use_raises_miss_error(library: Library) ->
     assert library.run(failing)[0] == 1
 
 
-def test_use_serves_gpus_of_equal_architecture_and_size_or_alias(library: Library) -> None:
+def test_use_answers_for_gpus_of_equal_architecture_and_size(library: Library) -> None:
     shipped = library.ships(entry(64, 4), options="aliases={'Small': 'Here', 'Strange': 'Here'}")
     devices = [("OEM", "chip", 4), ("Small", "chip", 2), ("Other", "chip", 2), ("Strange", "other", 4)]
 
@@ -275,7 +275,7 @@ def factory_entry(block: int) -> Entry:
     return Entry(problem, choice=choice, versions=Versions.parse("triton 2.9.0"))
 
 
-def test_use_tells_kernels_of_one_factory_by_their_closures(library: Library) -> None:
+def test_use_distinguishes_kernels_of_one_factory_by_closure(library: Library) -> None:
     pytest.importorskip("triton")
     shipped = library.ships(factory_entry(32), options="on_miss='error'")
     (shipped.folder / "mylib" / "factory.py").write_text(FACTORY)
@@ -327,7 +327,7 @@ def left(TO):
 """
 
 
-def test_use_tells_a_torch_dtype_in_the_key_from_tritons(library: Library) -> None:
+def test_use_distinguishes_torch_and_triton_dtypes_in_the_key(library: Library) -> None:
     pytest.importorskip("triton")
     pytest.importorskip("torch")
     key = Value("n", 5), Value("TO", "int32", "dtype")

@@ -282,7 +282,7 @@ def test_max_drift_fails_a_complete_run_without_a_hit(changes: dict[str, Any], f
     assert (section.gate.failure, section.gate.skip_reason) == (failure, skip_reason)
 
 
-def test_a_report_is_not_passed_if_max_drift_judged_nothing() -> None:
+def test_a_report_is_not_passed_if_max_drift_compared_nothing() -> None:
     """The gate on misses has passed, and no choice was raced for the limit on drift."""
     hit = result(loaded=(("c", 1),), rows=(ProblemRow(PROBLEMS[0], Outcome.HIT),), gate=Gate(limit="0"))
     section = Verify(ALL_PROBLEMS, 1.0, Limit.parse("0")).build_section(hit)

@@ -95,7 +95,7 @@ def in_production(suite: Suite, script: str = IN_PRODUCTION) -> str:
     return done.stdout.strip()
 
 
-def test_use_answers_in_production_and_logs_a_miss_as_uncovered(
+def test_use_answers_hits_and_logs_a_miss_that_a_run_then_lists(
     serial_suite: Suite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TRITON_INTERPRET", "1")

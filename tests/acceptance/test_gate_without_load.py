@@ -157,7 +157,7 @@ def test_a_gate_without_lookups_is_skipped_in_all_reports(suite: Suite, section,
 
 
 @pytest.mark.parametrize("gate", [*GATES, "--autotune-fail-on-unused"])
-def test_the_gate_fails_if_the_cache_is_empty_and_no_test_asks(serial_suite: Suite, gate: str) -> None:
+def test_the_gate_fails_for_an_empty_cache_without_lookups(serial_suite: Suite, gate: str) -> None:
     """A part of the suite passes, because other parts may look up kernels."""
     serial_suite.write(test_lib="def test_nothing(): pass").cache.write_text("format_version: 1\n")
 

@@ -103,7 +103,7 @@ def test_a_gate_without_a_gpu_is_red_for_a_folder_and_not_for_chosen_tests(
 
 
 @pytest.mark.parametrize("ignore", ["toy:lib.b", "toy:*b"])
-def test_a_gate_without_a_gpu_is_green_if_its_kernels_are_ignored(
+def test_without_a_gpu_the_gate_passes_if_kernels_are_ignored(
     two_devices: Suite, monkeypatch: pytest.MonkeyPatch, ignore: str
 ) -> None:
     monkeypatch.setattr(devices, "has_visible_gpu", bool)
