@@ -105,18 +105,19 @@ def test_only_the_first_value_of_an_assigned_global_is_digested(load: Load, stat
     assert digest_after(shared.replace("3", "30"), calls=0) != digest
 
 
+@pytest.mark.parametrize("limit", ["limit", "__limit"])
 @pytest.mark.parametrize("used", ["tool.run(x)", "len(tool)", "Tool"])
-def test_only_the_first_value_of_an_assigned_field_is_digested(load: Load, used: str) -> None:
+def test_only_the_first_value_of_an_assigned_field_is_digested(load: Load, used: str, limit: str) -> None:
     source = f"""
 def compute():
     return 3
 class Tool:
     first = 0
-    limit = compute() + first
+    {limit} = compute() + first
     def run(self, x):
-        type(self).limit += 1
+        type(self).{limit} += 1
         type(self).first += 1
-        return self.limit
+        return self.{limit}
 tool = Tool()
 def kernel(x):
     return {used}

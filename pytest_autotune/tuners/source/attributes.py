@@ -99,6 +99,14 @@ def mangled_name(name: str, qualified_class_name: str) -> str:
     return f"_{word}{name}"
 
 
+def unmangled_name(stored_name: str, qualified_class_name: str) -> str:
+    """Return the name in the source for a name under which a class has an attribute; see :func:`mangled_name`."""
+    prefix = mangled_name("__x", qualified_class_name).removesuffix("x")
+    if not stored_name.startswith(prefix):
+        return stored_name
+    return f"__{stored_name.removeprefix(prefix)}"
+
+
 def module_attributes(module: ModuleType) -> Mapping[str, Any]:
     """Return the attributes that a module has."""
     attributes: Mapping[str, Any] = _read_module_dict(module)

@@ -33,6 +33,7 @@ from pytest_autotune.tuners.source.attributes import (
     is_instance,
     module_attributes,
     read_stored,
+    unmangled_name,
 )
 from pytest_autotune.tuners.source.code_text import (
     SOURCE_ERRORS,
@@ -174,7 +175,7 @@ def read_class_assignments(cls: type, name: str) -> Assignments:
         definition = parse_first_statement(_read_class_source(cls))
     except SOURCE_ERRORS:
         return NO_ASSIGNMENTS
-    return _build_assignments(definition, name, package="")
+    return _build_assignments(definition, unmangled_name(name, class_name(cls)), package="")
 
 
 def _build_assignments(tree: ast.AST, name: str, package: str) -> Assignments:
