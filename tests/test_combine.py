@@ -64,7 +64,7 @@ def test_an_entry_that_one_side_removed_is_removed_and_listed() -> None:
     assert (entries_of(combined), combined.removed) == ({entry(1)}, (entry(2),))
 
 
-def test_an_entry_removed_on_one_side_but_changed_stays() -> None:
+def test_an_entry_one_side_removed_and_the_other_changed_stays() -> None:
     changed = entry(2, block=64)
 
     assert entries_of(of_two(cache(), cache(changed), ancestor=cache(entry(2)))) == {changed}
@@ -90,7 +90,7 @@ def test_changed_and_added_entries_of_another_gpu_are_merged() -> None:
     }
 
 
-def test_a_choice_wins_over_a_failure_on_either_side() -> None:
+def test_a_merged_choice_wins_over_a_failure_on_either_side() -> None:
     """The failure wins only if a run has tried the choice, because the entry then has a higher generation."""
     failed = replace(entry(), choice=None, candidates=(Candidate(failed="no compiler was found"),))
 

@@ -268,8 +268,8 @@ def test_carried(occupancy, split):
 
 
 @pytest.mark.skipif(IS_REAL, reason="launches a grid that leaves elements out")
-def test_the_values_that_callbacks_carry_are_in_the_key(suite: AdapterSuite) -> None:
-    """They change the grid and the compiled kernel. A tensor and a log do not belong to the key."""
+def test_closure_values_of_cutile_callbacks_are_in_the_key(suite: AdapterSuite) -> None:
+    """The values change the grid and the compiled kernel. A tensor and a log are not in the key."""
     (suite.folder / "test_carried.py").write_text(CARRIED)
     report = suite.report("test_carried.py", "--autotune-dump=carried.textproto")
     loaded = suite.report("test_carried.py", "--autotune-load=carried.textproto", "--autotune-max-misses=0")

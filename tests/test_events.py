@@ -277,7 +277,7 @@ def test_a_worker_finds_the_tunings_of_other_workers_only(run: Callable[..., Run
     assert other_workers.find(lookup("own").identity.digest) is None
 
 
-def test_a_verify_result_is_not_found_as_a_tuning(run: Callable[..., RunFolder]) -> None:
+def test_a_worker_does_not_take_a_verify_result_for_a_tuning(run: Callable[..., RunFolder]) -> None:
     folder, raced = run(), Event("raced", lookup().identity, claim="verify-1")
     folder.log("gw1").append(raced)
 

@@ -464,7 +464,7 @@ def test_the_source_digest_of_an_unchanged_function_is_cached() -> None:
     assert read_source_argument(Launcher().run) is read_source_argument(Launcher().run)
 
 
-def test_a_monkeypatched_helper_is_another_problem_to_tune(
+def test_a_monkeypatched_helper_changes_the_source_and_retunes(
     monkeypatch: pytest.MonkeyPatch, looked_up: list[Lookup]
 ) -> None:
     assert tune_once(follows_calls) == 2

@@ -50,7 +50,7 @@ def imports_of(path: Path) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("room", sorted({path.relative_to(ROOT).parts[0] for path in ROOT.rglob("*.py")}))
-def test_no_package_imports_a_package_above_it(room: str) -> None:
+def test_packages_import_only_packages_below_them(room: str) -> None:
     path = ROOT / room
     room = path.stem
     for file in path.rglob("*.py") if path.is_dir() else [path]:

@@ -155,7 +155,7 @@ def make(NAME):
     assert source_digest(module.make(math.ceil), own_cells=True) != digest
 
 
-def test_a_partial_with_an_object_is_read_behind_a_function(load: Load) -> None:
+def test_methods_of_an_object_inside_a_partial_are_in_the_digest(load: Load) -> None:
     source = """
 import functools
 class Tool:

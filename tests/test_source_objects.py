@@ -618,8 +618,8 @@ def kernel(n):
 
 
 @pytest.mark.parametrize("used", ["runner.base(n) + runner.derived(n)", "len(runner)", "Derived"])
-def test_a_private_attribute_belongs_to_one_class(load: Load, used: str) -> None:
-    """A method of the base assigns ``_Base__plan``. Only the constructor of the subclass assigns its attribute."""
+def test_a_bases_private_attribute_hides_no_code_of_a_subclass(load: Load, used: str) -> None:
+    """A method of the base assigns ``_Base__plan``. The subclass assigns its own only in the constructor."""
     source = PRIVATE.replace("USED", used)
     module = load(source, "suite")
     digest = read_source(module.kernel, carried=False).digest

@@ -87,7 +87,7 @@ def test_with_a_gpu_the_gate_passes_if_a_hook_deselects_tests(
 
 
 @pytest.mark.parametrize(("options", "status"), [([], 1), (["tests/"], 1), (["tests/test_a.py"], 0), (["-k", "a"], 0)])
-def test_a_gate_without_a_gpu_is_red_for_a_folder_and_not_for_chosen_tests(
+def test_without_a_gpu_the_gate_fails_a_folder_not_chosen_files(
     two_devices: Suite, monkeypatch: pytest.MonkeyPatch, options: list[str], status: int
 ) -> None:
     """CI systems run ``pytest tests/`` as the whole suite. A user who names a file may have chosen tests of the CPU."""

@@ -286,7 +286,7 @@ def test_the_gates_pass_if_a_plugin_replaced_the_test_paths(
     ids=["more", "absolute", "root"],
 )
 @pytest.mark.parametrize("testpaths", ["tests more", "tests more/test_*.py"])
-def test_a_run_is_complete_if_a_plugin_only_adds_test_paths(serial_suite: Suite, testpaths: str, hook: str) -> None:
+def test_a_run_is_complete_if_a_plugin_drops_no_test_path(serial_suite: Suite, testpaths: str, hook: str) -> None:
     below(serial_suite).pytester.makeini(f"[pytest]\ntestpaths = {testpaths}\n")
     with (serial_suite.folder / "conftest.py").open("a") as file:
         file.write(f"\n{hook}")
