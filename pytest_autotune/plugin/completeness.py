@@ -10,8 +10,8 @@ from __future__ import annotations
 import inspect
 import os
 import re
-from collections import Counter
-from collections.abc import Generator, Iterable, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
@@ -186,7 +186,7 @@ class Completeness:
             hooks = "collect_ignore or pytest_ignore_collect"
             if "::" in path:
                 # It is the node id of a test, and not the path of a file.
-                hooks = "pytest_pycollect_makeitem"
+                hooks = "a plugin or conftest.py left it out"
             reason = f"{path} was not collected ({hooks})"
             return Shortfall(reason, is_ignored_file=True)
         if self._first_skip:
@@ -402,9 +402,12 @@ class IgnoredTestFiles:
     """
 
     def __init__(self, config: pytest.Config) -> None:
+        self._config = config
         self._rootdir = config.rootpath
         self._patterns: Sequence[str] = config.getini("python_files")
         self._skipped_folders: Sequence[str] = config.getini("norecursedirs")
+        #: A folder's collector -> the test files in it for which pytest asked for a collector.
+        self._files_by_folder: defaultdict[pytest.Collector, list[Path]] = defaultdict(list)
         #: The paths relative to the rootdir, or node ids of tests and classes, each once.
         self.paths: list[str] = []
 
@@ -414,18 +417,43 @@ class IgnoredTestFiles:
         if is_ignored:
             test_file = self._find_test_file(collection_path)
             if test_file is not None:
-                path = os.path.relpath(test_file, self._rootdir)
-                if path not in self.paths:
-                    self.paths.append(path)
+                self._note_file(test_file)
         return is_ignored
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
-    def pytest_pycollect_makeitem(self, collector: Any, name: str, obj: object) -> Generator[None, Any, Any]:
-        items = yield
-        # Pytest itself makes at least one item of a test.
-        if (items is None or items == []) and _is_test(collector, name, obj):
-            self.paths.append(f"{collector.nodeid}::{name}")
-        return items
+    def pytest_collect_file(self, file_path: Path, parent: pytest.Collector) -> Generator[None, Any, Any]:
+        if self._is_test_file(file_path.name):
+            self._files_by_folder[parent].append(file_path)
+        return (yield)
+
+    # Any hook may remove files and tests, so the report of each collector is compared with the files and the modules.
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_make_collect_report(self, collector: pytest.Collector) -> Generator[None, Any, Any]:
+        report: pytest.CollectReport = yield
+        # With --lf, pytest leaves files and tests out itself.
+        if report.passed and not self._config.getoption("lf", False):
+            self._note_missing(collector, report.result or ())
+        return report
+
+    def _note_missing(self, collector: pytest.Collector, nodes: Sequence[pytest.Item | pytest.Collector]) -> None:
+        """Note the test files of a folder, or the tests of a module or class, for which pytest has no node."""
+        # Derived classes collect in ways of their own, for example the doctests of a module.
+        if type(collector) in (pytest.Module, pytest.Class):
+            # A test with several parameters has a node for each.
+            collected_names = {getattr(node, "originalname", None) or node.name for node in nodes}
+            for name in _list_test_names(collector):
+                if name not in collected_names:
+                    self.paths.append(f"{collector.nodeid}::{name}")
+        elif isinstance(collector, pytest.Directory) and self._config.pluginmanager.has_plugin("python"):
+            collected_paths = {node.path for node in nodes}
+            for path in self._files_by_folder[collector]:
+                if path not in collected_paths:
+                    self._note_file(path)
+
+    def _note_file(self, test_file: Path) -> None:
+        path = os.path.relpath(test_file, self._rootdir)
+        if path not in self.paths:
+            self.paths.append(path)
 
     def _find_test_file(self, path: Path) -> Path | None:
         """Return the path if it is a test file, or the first test file in a folder; None if there is none."""
@@ -455,13 +483,38 @@ class IgnoredTestFiles:
         return any(fnmatch(folder.name, pattern) for pattern in self._skipped_folders)
 
 
-def _is_test(collector: Any, name: str, obj: object) -> bool:
-    """Whether pytest itself would collect an object of a module or class as a test function or test class."""
-    if not getattr(obj, "__test__", True):
-        return False
-    if inspect.isclass(obj):
-        return bool(collector.istestclass(obj, name))
-    return inspect.isfunction(obj) and bool(collector.istestfunction(obj, name))
+def _list_test_names(collector: Any) -> Iterator[str]:
+    """Yield the names of the test functions and test classes of a module or class, as pytest itself finds them.
+
+    :param collector: pytest's collector of a module or class.
+    """
+    owner = collector.obj
+    if not getattr(owner, "__test__", True):
+        return
+    if inspect.isclass(owner) and owner.__init__ is not object.__init__:
+        # Pytest collects no tests of a class with a constructor.
+        return
+    for name, value in list(vars(owner).items()):
+        if not getattr(value, "__test__", True) or not _is_defined_by(collector, value):
+            continue
+        if inspect.isclass(value):
+            is_test = collector.istestclass(value, name)
+        else:
+            is_test = inspect.isfunction(value) and collector.istestfunction(value, name)
+        if is_test:
+            yield name
+
+
+def _is_defined_by(collector: Any, value: object) -> bool:
+    """Whether pytest may collect an object of a module. The ini file can leave out objects that the module imports."""
+    if not isinstance(collector, pytest.Module):
+        return True
+    try:
+        takes_imported_tests = collector.config.getini("collect_imported_tests")
+    except (KeyError, ValueError):
+        # Pytest before 8.4 has no such ini value.
+        return True
+    return bool(takes_imported_tests) or getattr(value, "__module__", None) == collector.obj.__name__
 
 
 def _absolute_paths(paths: Iterable[str], folder: Path) -> set[str]:

@@ -115,6 +115,15 @@ def test_an_entry_of_a_stale_problem_is_not_listed_as_unused(serial_suite: Suite
 
 
 #: Hooks of a conftest.py that keep pytest from collecting the whole suite.
+DROPS_COLLECTORS = """
+import pytest
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(collector):
+    report = yield
+    if report.result:
+        report.result = [node for node in report.result if node.name != "{name}"]
+    return report
+"""
 REPLACED_PATHS = {
     "replaced args": "def pytest_configure(config):\n    config.args = ['test_other.py']\n",
     "no args": "def pytest_configure(config):\n    config.args = []\n",
@@ -187,7 +196,32 @@ INCOMPLETE = {
             "conftest": "\ndef pytest_pycollect_makeitem(name): return [] if name == 'test_z' else None\n",
             "test_z": "def test_z(): pass",
         },
-        "test_z.py::test_z was not collected (pytest_pycollect_makeitem)",
+        "test_z.py::test_z was not collected (a plugin or conftest.py left it out)",
+    ),
+    "conftest drops collectors": (
+        [],
+        {
+            "conftest": DROPS_COLLECTORS.format(name="test_z.py"),
+            "test_z": "def test_z(): pass",
+        },
+        "test_z.py was not collected (collect_ignore or pytest_ignore_collect)",
+    ),
+    "conftest drops items": (
+        [],
+        {
+            "conftest": DROPS_COLLECTORS.format(name="test_y"),
+            "test_z": "class TestZ:\n    def test_x(self): pass\n    def test_y(self): pass",
+        },
+        "test_z.py::TestZ::test_y was not collected (a plugin or conftest.py left it out)",
+    ),
+    "conftest drops a file": (
+        [],
+        {
+            "conftest": "\nimport pytest\n@pytest.hookimpl(wrapper=True)\ndef pytest_collect_file(file_path):\n"
+            "    collectors = yield\n    return [] if file_path.name == 'test_z.py' else collectors\n",
+            "test_z": "def test_z(): pass",
+        },
+        "test_z.py was not collected (collect_ignore or pytest_ignore_collect)",
     ),
     **{
         name: ([], {"conftest": f"\n{hook}"}, "a plugin or conftest.py changed which paths were collected")
