@@ -70,7 +70,7 @@ def test_softmax(tune):
 """
 
 
-#: What a dump depends on -> the files that it wrote or changed; see :meth:`Suite.prepare_dump`.
+#: From the inputs of a dump to the files that the dump wrote or changed; see :meth:`Suite.prepare_dump`.
 _FILES_OF_DUMPS: dict[tuple[object, ...], dict[str, bytes]] = {}
 
 

@@ -39,7 +39,7 @@ class Adapter:
     def isolated(self): raise OSError("isolated")
     def untracked(self): raise OSError("untracked")
 """
-#: What an author forgets, or has wrong only at the end.
+#: Mistakes of an author of an adapter.
 CARELESS = """
 import contextlib
 class Adapter:

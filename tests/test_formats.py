@@ -115,7 +115,7 @@ mapping_formats = pytest.mark.parametrize(
 )
 
 
-# What is written
+# Writing
 
 
 def test_the_text_format_has_exactly_the_documented_layout():
@@ -144,7 +144,7 @@ def test_of_two_equal_entries_in_a_file_the_faster_one_stays():
         assert entry.choice.time_us == 9.5
 
 
-# What is read
+# Reading
 
 
 @pytest.mark.parametrize(
@@ -220,7 +220,7 @@ def test_a_cache_with_unknown_fields_is_read_and_marked_lossy(data, format):
     assert cache.entries == (MATMUL,)
 
 
-# What is refused
+# Errors
 
 
 @every_format
@@ -358,7 +358,7 @@ def test_importing_the_cache_imports_neither_protobuf_nor_yaml():
     assert not {"yaml", "google.protobuf", "pytest", "torch"} & set(loaded)
 
 
-# What a damaged or a mistyped file is told to be
+# The messages about damaged and mistyped files
 
 
 @pytest.mark.parametrize(

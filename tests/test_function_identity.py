@@ -59,7 +59,7 @@ def sources(lookups: list[Lookup]) -> list[Any]:
     return [next((value.value for value in lookup.fingerprint if value.name == "source"), None) for lookup in lookups]
 
 
-# What belongs to one call: the key says what matters of it.
+# Values of one call: only the key distinguishes them.
 
 
 def distance(best: int, config: int) -> int:
@@ -118,7 +118,7 @@ def test_values_that_a_run_function_closes_over_are_in_no_digest(looked_up: list
     assert None not in sources(looked_up)
 
 
-# What functions of a key or of a space carry: two of one factory differ in nothing else.
+# Values in the closures of functions in a key or a space. Two functions of one factory differ in nothing else.
 
 
 def scaled_by(factor: Any) -> Any:
@@ -362,7 +362,7 @@ def test_a_function_without_closure_has_its_committed_key_value(function: Any) -
     assert stable_part("act", function) == stable_value("act", function, carried=False)
 
 
-# What may change while tests run is left out by its kind.
+# Values that may change while tests run are left out by their type.
 
 SEEN: list[int] = []
 MEMO: dict[int, int] = {}

@@ -790,7 +790,7 @@ def test_verify_reports_a_slower_function_choice_and_uses_it(
     assert (good.not_raced, good.is_slower) == ("", False)
 
 
-# What is held
+# References that a tuning keeps
 
 
 class Tensor:

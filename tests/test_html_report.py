@@ -185,7 +185,7 @@ def test_the_html_page_lists_the_same_findings_as_the_terminal(tmp_path: Path) -
 
 
 BROWSER = shutil.which("chromium") or shutil.which("google-chrome")
-#: What a user does, and what is seen then, in the title of the page.
+#: A script that uses the page as a user does, and writes the result into the page's title.
 USE = """<script>
 const seen = [];
 const press = (key, target) => target.dispatchEvent(new KeyboardEvent("keydown", { key, bubbles: true }));
@@ -208,7 +208,7 @@ document.title = JSON.stringify(seen);
 @pytest.mark.skipif(BROWSER is None, reason="needs Chromium")
 def test_the_html_table_can_be_filtered_sorted_and_unfolded(tmp_path: Path) -> None:
     page = tmp_path / "report.html"
-    # Its policy keeps the page from running anything else.
+    # The page's policy forbids any other script.
     text = re.sub(r"<meta http-equiv[^>]*>", "", to_html(summary(60)))
     page.write_text(text.replace("</body>", f"{USE}</body>"), encoding="utf-8")
     arguments = ["--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path}/profile", "--dump-dom"]

@@ -13,7 +13,7 @@ import pytest
 import pytest_autotune
 
 ROOT = Path(pytest_autotune.__file__).parent
-#: What each room, or module beside the rooms, may import of the others.
+#: The packages that each package, or each module beside them, may import.
 MAY_IMPORT = {
     "plugin": {"modes", "report", "run", "tuners", "workers", "cache", "devices"},
     "modes": {"production", "report", "tuners", "run", "workers", "cache", "devices"},
@@ -26,7 +26,7 @@ MAY_IMPORT = {
     "workers": {"cache", "devices"},
     "devices": {"cache"},
     "cache": set(),
-    # What others import: names of our own, the fixtures of their adapters' tests included.
+    # Names that other packages import, with the fixtures for the tests of their adapters.
     "__init__": {"production", "tuners", "run", "cache"},
     "adapters": {"tuners", "run", "workers", "cache", "devices"},
     "testing": {"tuners", "run", "workers", "cache", "devices"},

@@ -48,7 +48,7 @@ def read(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mon
     return lambda bound, used: read_source(module_of(tmp_path, bound, used).kernel, named=False)
 
 
-#: What a kernel binds and uses, the digest of its source under every version of Triton, and what tells of the name.
+#: The imports of a kernel, the name that it uses, and the digest of its source under every version of Triton.
 SAID = [
     ("exp = tl.exp", "exp(x)", "95d3cd3501b6"),
     ("", "tl.exp(x)", "97a809cedb09"),

@@ -115,7 +115,7 @@ def held(url: str) -> set[Entry]:
     return set(stores.read_cache(url, missing_ok=True).entries)
 
 
-#: What asks for each request. A fault of a write that happens after it was done is mended by asking again.
+#: The operations that send each request. A fault of a write that happens after it was done is mended by asking again.
 ACTS: dict[str, list[Callable[[str], object]]] = {
     "LIST": [held, stores.compact],
     "GET": [held, stores.compact],
@@ -138,7 +138,7 @@ def objects(url: str) -> list[str]:
     return sorted(item["path"] for page in obstore.list(bucket(url)) for item in page)
 
 
-# What users see.
+# The behaviour that users see.
 
 
 def test_a_marker_loads_a_cache_from_a_url(serial_suite: Suite, url: str) -> None:
@@ -464,7 +464,7 @@ def test_a_run_without_a_url_does_not_import_obstore(pytester: pytest.Pytester) 
     assert subprocess.run(command, cwd=suite.folder, env=alone(suite), stdout=subprocess.DEVNULL).returncode == 0
 
 
-# What the store promises.
+# The guarantees of the store.
 
 
 def test_an_entry_of_a_higher_generation_wins_if_it_is_slower(url: str, tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ HARNESS = Path(__file__).parent / "xla_deviceless"
 #: The version with the new format whose fingerprints stand below, and one that knows the legacy format only.
 NEW_JAXLIB, LEGACY_JAXLIB = "0.11.2", "0.10.2"
 H200 = Device("NVIDIA H200", "sm_90", 132)
-# What XLA 0.11.2 calls the H200 of h200.txtpb, the versions that go with it, and the four fusions of dot_with_epilogue.
+# XLA 0.11.2's name of the H200 of h200.txtpb, the versions of its backends, and the four fusions of dot_with_epilogue.
 DEVICE = "ed0e56ab8b2a0ecb"
 CODEGEN = "ef00bdc5c7995cbf"
 TRITON = "a77e7c793abc0d0c923a9afb275058e2fe57a198"

@@ -33,7 +33,7 @@ def legacy_entries() -> tuple[XlaEntry, ...]:
     return files.read(path.read_bytes(), str(path))
 
 
-# What XLA of jaxlib 0.11.2 wrote on an H200 for ``jnp.tanh(a @ a).sum()``, ``a`` of bfloat16[256, 256], and text
+# Files that XLA of jaxlib 0.11.2 wrote on an H200 for ``jnp.tanh(a @ a).sum()``, ``a`` of bfloat16[256, 256], and text
 # that it printed of choices that were made up for it: see tests/test_xla_deviceless.py.
 WRITTEN = [f"h200_{layout}{suffix}" for layout in ("new", "legacy") for suffix in (".textproto", ".pb")]
 PRINTED = ["legacy_0.10.2.textproto", "legacy_0.11.2.textproto"]

@@ -107,7 +107,7 @@ def _python(version: str) -> Version:
     return Version(("triton", "numpy"), EVERYTHING, f"python{version}")
 
 
-#: How the tests of a library are run with a version of it.
+#: From the name of a library to a function that gives its tests with one version.
 LIBRARIES: dict[str, Callable[[str], Version]] = {
     "jax": _jax,
     "obstore": lambda version: Version((_requirement("obstore", version),), STORES),

@@ -19,7 +19,7 @@ from tests.conftest import REPOSITORY, TOY_TUNER
 
 pytestmark = pytest.mark.skipif(not (shutil.which("git") and shutil.which("bash")), reason="needs git and bash")
 
-#: What pytest-split does, as far as the workflows ask for it.
+#: A stand-in for pytest-split, as far as the workflows use it.
 SPLIT = """
 def pytest_addoption(parser):
     parser.addoption("--splits", type=int)

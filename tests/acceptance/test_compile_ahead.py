@@ -78,7 +78,7 @@ def seen(monkeypatch):
 
 @pytest.fixture
 def all_on_disk():
-    # How quick the threads are depends on the machine, and tests must not.
+    # The speed of the threads depends on the machine, and the result of a test must not.
     give_up_at = time.monotonic() + 60
     wanted = int((folder / "wanted").read_text())
     while len(list(Path(knobs.cache.dir).glob("*/__grp__*.json"))) < wanted and time.monotonic() < give_up_at:

@@ -157,7 +157,7 @@ def test_ordinary():
     code(lib.ordinary)
 """
 
-#: What is compiled ahead is compiled in the order of the tests: the last one's kernel is the last one.
+#: Kernels are compiled ahead in the order of the tests, so the kernel of the last test comes last.
 CONFTEST = """
 import time
 from pathlib import Path

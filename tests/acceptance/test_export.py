@@ -66,7 +66,7 @@ def copy(n):
     assert torch.equal(y[:n], 2 * x[:n])
     return copy_kernel.best_config.kwargs["BLOCK"]
 """
-#: What every form takes, and what only the tuner itself can tell.
+#: Arguments that every form of export supports, and arguments that only the tuner can distinguish.
 PLAIN = {"y": "y", "result": "y", "argument": "y", "kind": "1.5", "function": "None"}
 ANY = {"y": "pair", "result": "pair[1]", "argument": "(x, y)", "kind": "tl.float16", "function": "double"}
 TESTS = """

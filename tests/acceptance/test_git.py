@@ -212,7 +212,7 @@ def test_git_diff_shows_a_line_for_each_changed_entry(registered: Git) -> None:
     assert "+triton:lib.add (M=1) on nvidia-h200-sm90-132: BLOCK=64, 9 us; source=s" in changed
     assert re.fullmatch(r".*; source=s, triton 3.7.1, and more: [0-9a-f]{8}", changed[-1])
 
-    # What a newer version has written is shown as it stands.
+    # The text of a newer version is shown unchanged.
     Path(PATH).write_text(Path(PATH).read_text() + "something: new\n")
     registered("commit", "-q", "-a", "-m", "newer")
     assert "+something: new" in registered("show", "--format=", "HEAD").stdout

@@ -69,7 +69,7 @@ def scale(x: torch.Tensor, factor: float) -> torch.Tensor:
     return out
 """
 
-#: What a suite without a GPU needs.
+#: The conftest.py of a suite without a GPU.
 CONFTEST = """
 import os
 import time
