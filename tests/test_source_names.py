@@ -84,6 +84,8 @@ FIRST_STATEMENTS = [
     ("from shared import impl\ndef name(x):\n    return impl(x)", "name(x)"),
     ("from shared import impl\nclass name:\n    run = impl", "name.run(x)"),
     ("from shared import SIZE\nname = SIZE * 2", "name"),
+    ("import shared\nfor name in (shared.impl(0),):\n    pass", "name"),
+    ("import shared\nif (name := shared.impl(0)):\n    pass", "name"),
     ("try:\n    import missing_module\nexcept ImportError:\n    from shared import impl as name", "name(x)"),
 ]
 

@@ -11,6 +11,7 @@ alone does not say which of its functions an import leads to.
 from __future__ import annotations
 
 import ast
+import copy
 import inspect
 import linecache
 import os
@@ -55,6 +56,8 @@ from pytest_autotune.tuners.source.libraries import Libraries, is_library_module
 _CONSTANTS: frozenset[type] = frozenset({int, str, bool, float, bytes, type(None)})
 #: Statements whose assignments are not those of the module or class around them.
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+#: The fields of a statement that contain other statements.
+_BODIES = ("body", "orelse", "finalbody", "handlers", "cases")
 _class_texts: WeakKeyDictionary[type, str] = WeakKeyDictionary()
 
 
@@ -190,25 +193,35 @@ def _build_assignments(tree: ast.AST, name: str, package: str) -> Assignments:
     pending = list(ast.iter_child_nodes(tree))
     while pending:
         node = pending.pop(0)
-        if _assigns(node, name):
-            texts.append(syntax_text(node))
-            names.update(dict.fromkeys(list_names_in_statement(node)))
+        if isinstance(node, ast.stmt) and _assigns(node, name):
+            statement = _without_body(node)
+            texts.append(syntax_text(statement))
+            names.update(dict.fromkeys(list_names_in_statement(statement)))
             if isinstance(node, (ast.Import, ast.ImportFrom)):
                 imported_values += _list_imported_values(node, name, package)
-        elif not isinstance(node, (ast.expr, *_SCOPES)):
+        if not isinstance(node, (ast.expr, *_SCOPES)):
             pending += ast.iter_child_nodes(node)
     return Assignments("\n".join(texts), tuple(names), tuple(imported_values))
 
 
-def _assigns(node: ast.AST, name: str) -> TypeGuard[ast.stmt]:
-    """Whether a statement itself assigns, defines or imports a name."""
+def _assigns(node: ast.stmt, name: str) -> bool:
+    """Whether a statement itself assigns, defines or imports a name, and no statement inside it."""
     if isinstance(node, _SCOPES):
         return node.name == name
     if isinstance(node, (ast.Import, ast.ImportFrom)):
         return any((alias.asname or alias.name) == name for alias in node.names)
-    if isinstance(node, (ast.Assign, ast.AnnAssign, ast.AugAssign)):
-        return any(_is_stored_name(part) and part.id == name for part in ast.walk(node))
-    return False
+    return any(_is_stored_name(part) and part.id == name for part in ast.walk(_without_body(node)))
+
+
+def _without_body(node: ast.stmt) -> ast.stmt:
+    """Return a statement without the statements inside it: ``for``, ``if``, ``while``, ``with``, ``try``, ``match``."""
+    if isinstance(node, _SCOPES):
+        return node
+    head = copy.copy(node)
+    for field in _BODIES:
+        if hasattr(head, field):
+            setattr(head, field, [])
+    return head
 
 
 def _list_imported_values(statement: ast.Import | ast.ImportFrom, name: str, package: str) -> list[object]:
