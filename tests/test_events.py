@@ -227,7 +227,7 @@ def test_a_full_disk_loses_only_the_line_being_logged(run: Callable[..., RunFold
     assert log.error == "File too large"
 
 
-def test_lines_that_workers_hand_over_count_once(
+def test_log_lines_that_workers_hand_over_are_counted_once(
     run: Callable[..., RunFolder],
 ) -> None:
     folder = run()

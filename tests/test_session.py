@@ -359,7 +359,7 @@ def test_a_renamed_kernel_hits_the_first_of_equal_old_entries() -> None:
     assert lookup.reason == "moved from old"
 
 
-def test_a_copied_kernel_misses_if_the_original_is_used_here() -> None:
+def test_a_copied_kernel_misses_if_its_process_uses_the_original() -> None:
     session, lookups = a_session((an_entry("old"),))
     tune(session, problem("old"))
 
@@ -369,7 +369,7 @@ def test_a_copied_kernel_misses_if_the_original_is_used_here() -> None:
     assert [lookup.outcome for lookup in lookups] == [Outcome.HIT, Outcome.MISS]
 
 
-def test_a_copied_kernel_misses_if_a_process_uses_the_original() -> None:
+def test_a_copied_kernel_misses_if_a_worker_uses_the_original() -> None:
     (moved,) = after_a_move(an_entry("old"))
     old = Lookup(Identity(problem("old"), moved.fingerprint), Outcome.HIT, result=UsedEntry(an_entry("old")))
 

@@ -463,7 +463,7 @@ def test_an_intenum_member_and_its_number_share_an_entry(outcome_after) -> None:
     assert outcome_after(with_function(bench()), with_function(bench()), *member, arguments=number) == "hit"
 
 
-def test_a_changed_enum_value_in_a_candidate_makes_it_stale(outcome_after) -> None:
+def test_a_changed_enum_in_a_candidate_makes_the_entry_stale(outcome_after) -> None:
     def make(fast: int) -> Any:
         mode = enum.Enum("Mode", {"FAST": fast}).FAST  # type: ignore[attr-defined]
         return empty(bench(), [triton.Config({"BLOCK": block, "OTHER": mode}) for block in CONFIGS])
