@@ -71,7 +71,7 @@ def test_a_job_runs_with_the_context_variables_of_its_submitter() -> None:
         ((3, 12, 2), False),
     ],
 )
-def test_parsing_is_serialized_on_pythons_that_crash_otherwise(
+def test_threads_parse_code_one_at_a_time_on_pythons_that_crash(
     monkeypatch: pytest.MonkeyPatch, version: tuple[int, ...], fails: bool
 ) -> None:
     busy, most = [], []

@@ -296,7 +296,7 @@ def test_errors_of_a_hooked_call_are_raised_hook_errors_noted(library: Any) -> N
     assert library.fastest(abs) == 32
 
 
-def test_a_hook_that_fails_half_way_restores_the_library(library: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hooking_that_fails_half_way_restores_the_library(library: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     before = library.Tuner.choose, library.other
 
     def hook(module: Any, session: Session) -> None:

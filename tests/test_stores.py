@@ -104,7 +104,7 @@ def test_an_empty_file_is_a_cache_only_with_missing_ok(tmp_path, name):
     assert update(path, adding(entry("add"))).written_to == str(path)
 
 
-def test_a_folder_pipe_or_too_large_file_is_no_cache(tmp_path, monkeypatch):
+def test_reading_a_folder_a_pipe_or_a_large_file_is_an_error(tmp_path, monkeypatch):
     (tmp_path / "a.pb").mkdir()
     os.mkfifo(tmp_path / "b.pb")
     (tmp_path / "c.pb").write_bytes(b"12345")

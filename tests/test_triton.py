@@ -418,7 +418,7 @@ def test_a_kernel_first_called_while_paused_is_looked_up_later(session) -> None:
     assert len(first.entries) == 1
 
 
-def test_a_kernel_tuned_before_the_hook_is_untracked(session) -> None:
+def test_a_kernel_tuned_before_the_adapter_hooks_is_untracked(session) -> None:
     """A kernel that autotune_ignore matches is not untracked. The kernel keeps its choice in memory."""
     kernel = copy_kernel(Bench())
     call(kernel)
@@ -451,7 +451,7 @@ def test_heuristics_around_a_users_wrapper_are_in_the_key(session) -> None:
     assert limits == [10, 20]
 
 
-def test_heuristics_made_before_the_hook_are_in_the_key(session) -> None:
+def test_heuristics_created_before_hooking_are_in_the_key(session) -> None:
     limit = 10
     kernel = triton.heuristics({"n": lambda arguments: limit})(copy_kernel(Bench(), key=()))
     first = session(is_dumping=True)

@@ -417,7 +417,7 @@ def test_gate_command_fails_if_gpu_tests_skip_and_the_cpu_hits(gate: Gate) -> No
     assert gate.lines[-1].startswith("FAILED: the caches have entries for Toy GPU, 2 tests were skipped, and no test")
 
 
-def test_gate_command_passes_on_one_of_a_caches_two_gpu_types(gate: Gate) -> None:
+def test_gate_command_passes_on_one_gpu_type_of_a_two_gpu_cache(gate: Gate) -> None:
     gate.suite.run("--autotune-load=cache.textproto", "--autotune-update", TOY_DEVICE="Other GPU")
     (gate.suite.folder / "test_c.py").write_text(SKIPPED.format(name="c"))
     gate.run_parts()
