@@ -607,16 +607,21 @@ def test_prune_keeps_entries_that_a_shard_did_not_load(run: Run) -> None:
     write("a.textproto", entry(1), entry(2), entry(3))
     report("1.json", [entry(1)], incomplete="-k selects tests", loaded=[entry(1), entry(2)])
     report("2.json", [entry(1)], incomplete="-k selects tests")
-    report("3.json", [entry(9)], incomplete="-k selects tests", loaded=[entry(9)])
+    other = entry(9, kernel="lib.mul")
+    report("3.json", [other], incomplete="-k selects tests", loaded=[other])
     arguments = ["prune", "a.textproto", *[f"--unused-in={number}.json" for number in (1, 2, 3)], "--together"]
 
     assert run(*arguments)[1] == [
         "1 entry dropped, 2 kept",
         "  triton:lib.add (M=2, a.dtype=fp16) on NVIDIA H200",
-        "1 unused entry stays, because a process of the reports did not load it (run the tests again with this cache)",
+        "1 unused entry stays: not every process of the reports loaded this part of the cache "
+        "(run the tests again with this cache, for new reports)",
     ]
     assert entries_of("a.textproto") == {entry(1), entry(3)}
+    report("3.json", [entry(1, source="old")], incomplete="-k selects tests", loaded=[entry(1, source="old")])
     report("1.json", [entry(1)], incomplete="-k selects tests")
+    assert run(*arguments)[1][0] == "0 entries dropped, 2 kept", "no entry of this report is in the cache any more"
+    report("3.json", [other], incomplete="-k selects tests", loaded=[other])
     assert run(*arguments)[1][0] == "1 entry dropped, 1 kept"
 
 

@@ -107,15 +107,14 @@ def command(
         # Nothing is dropped, and the lines say why.
         print_lines([_describe_counts([], cache, dry_run), *doubts])
         return OK
-    # Other suites may use the same store, and their reports are not here.
-    selection = UnusedSelection(reports, are_parts=are_parts, is_shared=is_url(file), device=device)
+    selection = UnusedSelection(reports, file, are_parts=are_parts, device=device)
     unused_entries = selection.select_unused(cache)
     _drop_and_print(store, cache, unused_entries, selection, dry_run)
     newer_entries = selection.select_newer(cache)
     if newer_entries:
         entries = describe_count(len(newer_entries), "unused entry stays", "unused entries stay")
-        reason = "because a process of the reports did not load it (run the tests again with this cache)"
-        print_lines([f"{entries}, {reason}"])
+        remedy = "run the tests again with this cache, for new reports"
+        print_lines([f"{entries}: not every process of the reports loaded this part of the cache ({remedy})"])
     if exit_code and unused_entries:
         return FOUND
     return OK
@@ -210,12 +209,28 @@ class ReportedUse:
     :param record: the lookups of the run, the entries that it calls unused, and its options.
     :param usage: the problems that tests asked for, and the kernels that the run bypassed.
     :param no_part_reason: why the process took no part, such as a missing GPU; empty if it took part.
+    :param loaded_paths: of the caches that the run loaded, as the user typed them.
     """
 
     path: str
     record: ProcessRecord
     usage: CacheUsage
     no_part_reason: str = ""
+    loaded_paths: tuple[str, ...] = ()
+
+    def concerns(self, cache: Cache, file: str) -> bool:
+        """Whether the run used a cache: it loaded a file of this name or an entry of the cache, or asked for a kernel.
+
+        The path of the file may be another one on the machine of the run.
+
+        :param file: the path or URL of the cache.
+        """
+        if any(_file_name(path) == _file_name(file) for path in self.loaded_paths):
+            return True
+        for entry in cache.entries:
+            if entry.problem.name in self.usage.asked_kernels or entry.identity.digest in self.record.initial_entries:
+                return True
+        return False
 
     def describe_doubt(self, allow_skipped: bool) -> str:
         """Return why a test of this run may need an entry for which it did not ask; empty if no test may.
@@ -240,6 +255,11 @@ class ReportedUse:
         return ""
 
 
+def _file_name(path: str) -> str:
+    """Return the last name in a path or URL: ``a.pb`` for ``tests/a.pb`` and ``s3://bucket/a.pb?optional``."""
+    return path.partition("?")[0].rstrip("/").rpartition("/")[2]
+
+
 class UnusedSelection:
     """Selects the entries of a cache that no report needs.
 
@@ -248,19 +268,21 @@ class UnusedSelection:
     loaded it. Runs call no entry of a shared cache unused, so there the entries of the kernels count that a test of any
     part asked for.
 
+    :param file: the path or URL of the cache.
     :param are_parts: whether the reports are parts of one run, such as shards.
-    :param is_shared: whether other suites may use the cache, because it is a store at a URL.
     :param device: selects only entries of devices with this id or name; None for all devices.
     """
 
-    def __init__(self, reports: Sequence[ReportedUse], *, are_parts: bool, is_shared: bool, device: str | None) -> None:
+    def __init__(self, reports: Sequence[ReportedUse], file: str, *, are_parts: bool, device: str | None) -> None:
         self._reports = reports
+        self._file = file
         self._device = device
         #: The use in the joint run; None if each report is of a run of its own.
         self._joint_usage: CacheUsage | None = None
         if are_parts:
             records = {report.path: report.record for report in reports}
-            self._joint_usage = _compute_usage(records, only_asked_kernels=is_shared)
+            # Other suites may use the same store, and their reports are not here.
+            self._joint_usage = _compute_usage(records, only_asked_kernels=is_url(file))
 
     def select_unused(self, cache: Cache) -> list[Entry]:
         """Return the entries to drop."""
@@ -281,21 +303,18 @@ class UnusedSelection:
     def _list_candidates(self, cache: Cache) -> list[Entry]:
         """Return the entries of a cache that the reports can call unused.
 
-        The report of a run of its own lists its unused entries itself. The parts of one run must have loaded an entry:
-        each part that loaded any entry of this cache must have loaded it. An entry that a part did not load is newer
-        than the report of this part, so a test of this part may ask for it now.
+        The report of a run of its own lists its unused entries itself. The parts of one run must have loaded an entry.
+        An entry that a part did not load is newer than the report of this part, so a test of this part may ask for it.
+        A part that loaded only other caches does not count.
         """
         if self._joint_usage is None:
             return list(cache.entries)
-        cache_digests = frozenset(entry.identity.digest for entry in cache.entries)
-        loaded_by_all = cache_digests
+        loaded_by_all = frozenset(entry.identity.digest for entry in cache.entries)
         has_loaded_any = False
         for report in self._reports:
-            loaded = report.record.initial_entries & cache_digests
-            # A process may have loaded other caches only.
-            if loaded:
+            if report.concerns(cache, self._file):
                 has_loaded_any = True
-                loaded_by_all &= loaded
+                loaded_by_all &= report.record.initial_entries
         if not has_loaded_any:
             return []
         return [entry for entry in cache.entries if entry.identity.digest in loaded_by_all]
@@ -344,4 +363,6 @@ def _read_report(path: str, *, may_be_incomplete: bool) -> ReportedUse:
     if incomplete_reason and not may_be_incomplete:
         event = f"of a run that was not complete ({incomplete_reason}), so nothing is known to be unused"
         raise CacheError(path, event, "with all shards' reports: --together")
-    return ReportedUse(path, record, _compute_usage({path: record}), report.no_part_reason)
+    usage = _compute_usage({path: record})
+    loaded_paths = tuple(loaded.path for loaded in report.loaded)
+    return ReportedUse(path, record, usage, report.no_part_reason, loaded_paths)
