@@ -22,6 +22,8 @@ from tests import forked_workers
 # Each run in this process removes the modules that it was the first to import. Imported here, they stay.
 forked_workers.import_all()
 forked_workers.read_entry_points_once()
+forked_workers.read_plugins_once()
+forked_workers.rewrite_equal_files_once()
 # Each run collects garbage, and these modules are none.
 gc.freeze()
 

@@ -12,6 +12,7 @@ import atexit
 import gc
 import importlib
 import importlib.util
+import inspect
 import json
 import os
 import pkgutil
@@ -25,10 +26,13 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
+from types import CodeType, ModuleType
 from typing import Any, NoReturn
 
 import pytest
-from _pytest.config import builtin_plugins
+from _pytest import fixtures
+from _pytest.assertion import rewrite as assertion_rewrite
+from _pytest.config import PytestPluginManager, builtin_plugins
 
 
 def import_all() -> None:
@@ -71,6 +75,110 @@ def read_entry_points_once() -> None:
 
     metadata.Distribution.entry_points = property(entry_points)  # type: ignore[assignment,method-assign]
     metadata.entry_points()  # now, so that a process that is forked later has them
+
+
+def read_plugins_once() -> None:
+    """Have the runs in this process remember the hooks of the plugins of pytest, xdist and this package.
+
+    They also remember which of these plugins have no fixtures. A run looks at each name of each plugin, for hooks and
+    then for fixtures. A sixth of its time went into that.
+    """
+    _remember_hooks()
+    _skip_plugins_without_fixtures()
+
+
+def _remember_hooks() -> None:
+    plugin_manager: Any = PytestPluginManager
+    parse = plugin_manager.parse_hookimpl_opts
+    options_by_hook: dict[tuple[ModuleType | type, str], dict[str, Any] | None] = {}
+
+    def parse_once(self: Any, plugin: object, name: str) -> Any:
+        if not name.startswith("pytest_"):
+            return None
+        source = _find_permanent_source(plugin)
+        if source is None:
+            return parse(self, plugin, name)
+        if (source, name) not in options_by_hook:
+            options_by_hook[source, name] = parse(self, plugin, name)
+        options = options_by_hook[source, name]
+        # The caller changes the options.
+        return None if options is None else dict(options)
+
+    plugin_manager.parse_hookimpl_opts = parse_once
+
+
+def _skip_plugins_without_fixtures() -> None:
+    fixture_manager: Any = fixtures.FixtureManager
+    parse = fixture_manager.parsefactories
+    has_fixtures: dict[ModuleType | type, bool] = {}
+    for module in list(sys.modules.values()):
+        if _find_permanent_source(module) is not None:
+            has_fixtures[module] = _has_fixtures(module)
+
+    def parse_if_needed(self: Any, *args: Any, **kwargs: Any) -> None:
+        # Pytest gives a plugin together with the node that sees its fixtures. A node alone is a test module or class.
+        plugin = kwargs.get("holder", args[0] if len(args) > 1 else None)
+        source = _find_permanent_source(plugin)
+        if source is not None and source not in has_fixtures:
+            has_fixtures[source] = _has_fixtures(source)
+        if source is None or has_fixtures[source]:
+            parse(self, *args, **kwargs)
+
+    fixture_manager.parsefactories = parse_if_needed
+
+
+def _find_permanent_source(plugin: object) -> ModuleType | type | None:
+    """Return the module or class that defines a plugin; None if it may be changed between runs, or is made anew."""
+    if isinstance(plugin, ModuleType):
+        source, module_name = plugin, plugin.__name__
+    else:
+        source = plugin if isinstance(plugin, type) else type(plugin)
+        module_name = source.__module__
+        if "<locals>" in source.__qualname__:
+            return None
+    if module_name.partition(".")[0] in ("_pytest", "pytest_autotune", "xdist"):
+        return source
+    return None
+
+
+def _has_fixtures(source: ModuleType | type) -> bool:
+    for name in dir(source):
+        value = inspect.getattr_static(source, name, None)
+        # Before pytest 8.4, a fixture is a function with this attribute.
+        if type(value).__name__ == "FixtureFunctionDefinition" or hasattr(value, "_pytestfixturefunction"):
+            return True
+    return False
+
+
+def rewrite_equal_files_once() -> None:
+    """Keep the code of each rewritten file, for files of the same text in other folders.
+
+    The suites of most tests have the same conftest.py.
+    """
+    rewrite = assertion_rewrite._rewrite_test
+    codes: dict[bytes, tuple[Any, CodeType]] = {}
+
+    def rewrite_once(path: Path, config: pytest.Config) -> tuple[Any, CodeType]:
+        text = path.read_bytes()
+        if text not in codes:
+            codes[text] = rewrite(path, config)
+        # Pytest 9.2 has a hash of the text here, and earlier versions have the status of the file.
+        version, code = codes[text]
+        if isinstance(version, os.stat_result):
+            version = path.stat()
+        return version, _move_code(code, str(path))
+
+    assertion_rewrite._rewrite_test = rewrite_once  # type: ignore[assignment]
+
+
+def _move_code(code: CodeType, path: str) -> CodeType:
+    """Return the code, and that of its functions, as of a file at another path."""
+    constants = []
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            constant = _move_code(constant, path)
+        constants.append(constant)
+    return code.replace(co_filename=path, co_consts=tuple(constants))
 
 
 def install(patch: pytest.MonkeyPatch) -> None:
@@ -264,6 +372,8 @@ def _run_command(name: str, *args: str) -> NoReturn:
         sys.argv = [name, *args]
         sys.exit(importlib.import_module("pytest_autotune.cli.main").main())
     if "-pxdist" in args:
+        # xdist gives its workers the path of the time when xdist was imported.
+        importlib.import_module("xdist.workermanage")._sys_path = list(sys.path)
         _fork_own_workers()
     sys.argv = [name, "-Wignore:Module already imported:pytest.PytestAssertRewriteWarning", *args]
     sys.exit(pytest.console_main())
@@ -273,5 +383,6 @@ if __name__ == "__main__":
     del sys.path[0]  # the folder of this file, as for "python -c"
     import_all()
     read_entry_points_once()
+    read_plugins_once()
     gc.freeze()  # pytest looks for garbage as it ends, and what is imported is none
     _serve(socket.socket(fileno=int(sys.argv[1])))

@@ -129,11 +129,11 @@ def _forget_removed_modules() -> None:
     Pytester removes the modules that a run inside a test imported. Their packages stay, if the outer run imported them,
     and ``from package import module`` would still find the removed module.
     """
-    our_modules = []
+    our_packages = []
     for module_name, module in list(sys.modules.items()):
-        if module_name.partition(".")[0] == "pytest_autotune":
-            our_modules.append(module)
-    for package in our_modules:
+        if module_name.partition(".")[0] == "pytest_autotune" and hasattr(module, "__path__"):
+            our_packages.append(module)
+    for package in our_packages:
         for name, value in list(vars(package).items()):
             full_name = f"{package.__name__}.{name}"
             is_submodule = isinstance(value, ModuleType) and value.__name__ == full_name
