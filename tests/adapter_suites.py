@@ -1,4 +1,4 @@
-"""Suites for the adapters of CuTe DSL and cuTile. Each run is a new process.
+"""Suites for the adapters of CuTe DSL and cuTile. Each run is a process of its own.
 
 They run over stand-ins with the real signatures (tests/toy_cutlass, tests/toy_cutile). With ``REAL_LIBRARIES=1``, as in
 ``make test-adapters``, they run over the installed wheels, which compile for an H200 on a machine without a GPU.
@@ -11,8 +11,11 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
+
+from tests.forked_workers import ForkedPytest
 
 TESTS = Path(__file__).parent
 IS_REAL = bool(os.environ.get("REAL_LIBRARIES"))
@@ -38,8 +41,16 @@ class AdapterSuite:
     def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Run pytest, and return its exit status and output."""
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(self._path), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
-        command = [sys.executable, "-m", "pytest", "-ppytest_autotune.plugin", "-pno:cacheprovider", *arguments]
-        return subprocess.run(command, cwd=self.folder, env=environment, capture_output=True, text=True)
+        options = ["-ppytest_autotune.plugin", "-pno:cacheprovider", *arguments]
+        with tempfile.TemporaryFile("w+") as output:
+            if IS_REAL:
+                command = [sys.executable, "-m", "pytest", *options]
+                done = subprocess.run(command, cwd=self.folder, env=environment, stdout=output, stderr=output)
+                status = done.returncode
+            else:
+                status = ForkedPytest(options, self.folder, environment, output.fileno()).wait(300)
+            output.seek(0)
+            return subprocess.CompletedProcess(options, status, output.read(), "")
 
     def report(self, *arguments: str) -> dict[str, Any]:
         """Run pytest, and return the JSON report, with the output under ``output``."""
