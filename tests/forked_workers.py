@@ -198,7 +198,7 @@ def install(patch: pytest.MonkeyPatch) -> None:
 
 
 class _Worker:
-    """What execnet needs of a ``subprocess.Popen``."""
+    """A forked worker, with the attributes of ``subprocess.Popen`` that execnet uses."""
 
     def __init__(self) -> None:
         theirs_in, ours_out = os.pipe()
@@ -328,7 +328,7 @@ def _fork_own_workers() -> None:
 
 
 def _serve(asked: socket.socket) -> None:
-    """Fork for each message, until nobody can ask any more; a child returns when its work is done."""
+    """Fork for each message until the socket is closed. A child returns when its work is done."""
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody asks how they ended
     while True:
         message, descriptors, _, _ = socket.recv_fds(asked, 1 << 20, 4)

@@ -74,7 +74,7 @@ class Proxy:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What makes S3 be here."""
+        """The environment variables that lead S3 to this server."""
         port = self._listening.getsockname()[1]
         return KEYS | {"AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}", "AWS_REGION": "us-east-1"}
 

@@ -108,7 +108,7 @@ def test_fla_keys_leave_out_dtypes_of_tuples_and_descriptors(export: Export) -> 
 
 
 def test_two_kernels_of_one_name_with_two_choices_are_left_out(export: Export) -> None:
-    """FLA knows kernels by their bare names."""
+    """FLA finds kernels by their names without the module."""
     entries = []
     for module, block in (("common", 64), ("simple_gla", 32)):
         kernel = f"fla.ops.{module}.chunk_kernel"

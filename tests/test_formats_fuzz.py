@@ -1,4 +1,4 @@
-"""Any cache comes back from every format; any bytes come to a cache or to one line of error.
+"""Random caches survive every format, and random bytes are a cache or one line of error.
 
 ``AUTOTUNE_FUZZ=60`` runs sixty times as many examples, as ``make test-nightly`` does.
 """

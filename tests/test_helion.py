@@ -345,7 +345,7 @@ def test_helion_measures_under_the_gpu_lock_but_compiles_without(
 
 
 class NotingLock:
-    """A lock of the device that notes when it is held."""
+    """A GPU lock that records when it is taken and released."""
 
     def __init__(self, events: list[str], processor: str) -> None:
         self._events = events

@@ -143,9 +143,9 @@ def _lowest() -> Version:
 
 
 def version_of(name: str) -> Version:
-    """What a name stands for.
+    """Return the version to try that a name stands for.
 
-    :raises SystemExit: where it stands for nothing.
+    :raises SystemExit: if the name is unknown.
     """
     if name == "lowest":
         return _lowest()

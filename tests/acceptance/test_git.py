@@ -34,7 +34,7 @@ def entry(m: int, block: int = 32, time_us: float = 10.0, source: str = "s", dev
 
 @pytest.fixture
 def git(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Git:
-    """Runs git in a new repository, which is the current folder, with nobody's configuration."""
+    """Return a function that runs git in a new repository, the current folder, without the user's configuration."""
     (tmp_path / "repository").mkdir()
     monkeypatch.chdir(tmp_path / "repository")
     for name in [name for name in os.environ if name.startswith("GIT_")]:
