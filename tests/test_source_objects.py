@@ -627,3 +627,20 @@ def test_a_bases_private_attribute_hides_no_code_of_a_subclass(load: Load, used:
     assert read_source(module.kernel, carried=False).digest == digest
     edited = load(source.replace("n + 2", "n + 3"), "suite")
     assert read_source(edited.kernel, carried=False).digest != digest
+
+
+@pytest.mark.parametrize("used", ["tool.make().run(n)", "Tool.make().run(n)"])
+def test_an_object_that_a_class_method_makes_has_all_methods(load: Load, used: str) -> None:
+    source = f"""
+class Tool:
+    @classmethod
+    def make(cls):
+        return cls()
+    def run(self, n):
+        return n + 1
+tool = Tool()
+def kernel(n):
+    return {used}
+"""
+    digest = read_source(load(source, "suite").kernel, carried=False).digest
+    assert read_source(load(source.replace("n + 1", "n + 2"), "suite").kernel, carried=False).digest != digest

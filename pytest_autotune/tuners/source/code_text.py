@@ -433,10 +433,23 @@ def _uses_whole_object(node: ast.AST) -> bool:
     """
     first = _find_first_parameter(node)
     owner_nodes = _list_owner_nodes(node, first)
+    # A call of `cls` makes another object, as `type(self)(n)` does.
+    if _is_class_method(node):
+        owner_nodes -= {part.func for part in ast.walk(node) if isinstance(part, ast.Call)}
     for part in ast.walk(node):
         if isinstance(part, ast.Name) and part.id == first and part not in owner_nodes:
             return True
     return False
+
+
+def _is_class_method(node: ast.AST) -> bool:
+    """Whether the first parameter of a method is the class."""
+    return _has_decorator(node, "classmethod") or getattr(node, "name", "") == "__new__"
+
+
+def _has_decorator(node: ast.AST, name: str) -> bool:
+    """Whether a builtin such as ``staticmethod`` decorates a function."""
+    return any(_split_dotted_name(decorator) == (name,) for decorator in getattr(node, "decorator_list", []))
 
 
 def _list_owner_nodes(node: ast.AST, first: str) -> set[ast.AST]:
@@ -642,9 +655,8 @@ def _list_assigned_in_object(node: ast.AST) -> list[str]:
     """
     if getattr(node, "name", "") in _CONSTRUCTORS:
         return []
-    for decorator in getattr(node, "decorator_list", []):
-        if _split_dotted_name(decorator) == ("staticmethod",):
-            return []
+    if _has_decorator(node, "staticmethod"):
+        return []
     first = _find_first_parameter(node)
     if not first:
         return []
