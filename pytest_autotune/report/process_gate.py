@@ -118,6 +118,8 @@ def judge_processes(reports: Sequence[ProcessReport], initial: InitialCaches, re
         if report.record is not None and not report.no_part_reason:
             usable_reports.append(report)
     result = build_joint_result(usable_reports, initial, suite_error)
+    # :func:`_explain_lost_gpus` judges lost GPUs, by the records of the processes.
+    result = replace(result, gpus=frozenset())
     if usable_reports:
         gate = _judge_joint_result(result, usable_reports, request)
     else:

@@ -242,7 +242,7 @@ def test_the_gate_command_warns_of_two_reports_of_one_command(gate: Gate) -> Non
     (line,) = [line for line in gate.lines if "same command" in line]
     assert line.startswith("2 reports have the same command: ")
     assert " test_b.py " in line
-    assert line.endswith(" (remove old reports, or set AUTOTUNE_RUN_ID for each run)")
+    assert line.endswith(" give all processes of one run the same AUTOTUNE_RUN_ID, and the next run another)")
     assert gate.judge("--expect=2") == 1
     assert line in gate.lines
     assert gate.judge("--expect=3") == 0
