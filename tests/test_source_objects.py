@@ -644,3 +644,60 @@ def kernel(n):
 """
     digest = read_source(load(source, "suite").kernel, carried=False).digest
     assert read_source(load(source.replace("n + 1", "n + 2"), "suite").kernel, carried=False).digest != digest
+
+
+#: Code that stores an object in its first call.
+LAZY_OBJECTS = {
+    "cached property": """
+class Tool:
+    @functools.cached_property
+    def plan(self):
+        return Plan()
+    def __len__(self):
+        return self.plan.run(1)
+tool = Tool()
+def kernel(n):
+    return len(tool)
+""",
+    "one object, made by __new__": """
+class Tool:
+    made = None
+    def __new__(cls):
+        if cls.made is None:
+            cls.made = super().__new__(cls)
+        return cls.made
+    def run(self, n):
+        return Plan().run(n)
+def kernel(n):
+    return Tool().run(n)
+""",
+    "last object, kept by the constructor": """
+class Tool:
+    last = None
+    def __init__(self):
+        type(self).last = self
+    def run(self, n):
+        return Plan().run(n)
+def kernel(n):
+    return Tool().run(n)
+""",
+    "module, imported later": """
+_json = None
+def kernel(n):
+    global _json
+    if _json is None:
+        import json as _json
+    return _json.dumps(Plan().run(n))
+""",
+}
+
+
+@pytest.mark.parametrize("code", LAZY_OBJECTS.values(), ids=list(LAZY_OBJECTS))
+def test_an_object_that_the_first_call_stores_changes_no_digest(load: Load, code: str) -> None:
+    source = f"import functools\nclass Plan:\n    def run(self, n):\n        return n + 1\n{code}"
+    module = load(source, "suite")
+    digest = read_source(module.kernel, carried=False).digest
+    module.kernel(1)
+    assert read_source(module.kernel, carried=False).digest == digest
+    edited = load(source.replace("n + 1", "n + 2"), "suite")
+    assert read_source(edited.kernel, carried=False).digest != digest

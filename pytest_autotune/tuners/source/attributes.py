@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
-from functools import partial
+from functools import cached_property, partial
 from types import FunctionType, GetSetDescriptorType, MemberDescriptorType, MethodType, ModuleType
 from typing import Any, TypeGuard, TypeVar, overload
 
@@ -216,7 +216,10 @@ def own_attributes(value: object) -> Mapping[str, Any]:
 
 
 def list_stored_attributes(value: object) -> list[tuple[str, object]]:
-    """Return the names and values of the attributes that an object itself stores, also in ``__slots__``, sorted."""
+    """Return the names and values of the attributes that an object itself stores, also in ``__slots__``, sorted.
+
+    The value that a ``cached_property`` stored is left out, because the object has it only after the first look-up.
+    """
     names = set(own_attributes(value))
     for cls in _read_mro(type(value)):
         for name, attribute in _read_class_dict(cls).items():
@@ -224,6 +227,8 @@ def list_stored_attributes(value: object) -> list[tuple[str, object]]:
                 names.add(name)
     attributes = []
     for name in sorted(names):
+        if is_instance(find_in_class(type(value), name), cached_property):
+            continue
         attribute = read_stored(value, name, MISSING)
         if attribute is not MISSING:
             attributes.append((name, attribute))

@@ -33,7 +33,7 @@ from pytest_autotune.tuners.source.functions import qualified_name
 #: Fields that follow from other fields, or that describe how a statement is written.
 _OMITTED_FIELDS = {"ctx", "kind", "simple", "type_comment", "type_ignores"}
 #: The methods that give an object its first attributes.
-_CONSTRUCTORS = ("__init__", "__new__", "__post_init__")
+_CONSTRUCTORS = ("__init__", "__post_init__")
 #: The instructions that read a name outside of all functions: those of functions, classes and type parameters.
 _READ_GLOBAL = ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS")
 #: The errors of reading and parsing a source.
@@ -200,7 +200,7 @@ class FunctionText:
         ``("state", "count")`` for ``state.count += 1``.
     :param assigned_in_class: the attributes that it assigns of an unnamed class: ``count`` for ``cls.count += 1``.
     :param assigned_in_object: the attributes that a method assigns of its object or class: ``plan`` for
-        ``self.plan = plan`` and ``type(self).plan = plan``. Empty for a constructor: nobody uses the object before.
+        ``self.plan = plan`` and ``type(self).plan = plan``. A constructor has only those of its class.
     """
 
     code: CodeType
@@ -613,9 +613,23 @@ def _list_assigned_outer_names(node: ast.AST) -> set[str]:
     for part in ast.walk(node):
         if isinstance(part, (ast.Global, ast.Nonlocal)):
             declared.update(part.names)
-        elif isinstance(part, ast.Name) and not isinstance(part.ctx, ast.Load):
-            assigned.add(part.id)
+        else:
+            assigned.update(_list_names_that_node_assigns(part))
     return declared & assigned
+
+
+def _list_names_that_node_assigns(node: ast.AST) -> list[str]:
+    """Return the names that a single node of a tree assigns, deletes, defines or imports."""
+    if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
+        return [node.id]
+    if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+        return [node.name]
+    if isinstance(node, (ast.Import, ast.ImportFrom)):
+        # "import package.module" assigns the name of the package.
+        return [alias.asname or alias.name.partition(".")[0] for alias in node.names]
+    if isinstance(node, (ast.ExceptHandler, ast.MatchAs, ast.MatchStar)) and node.name is not None:
+        return [node.name]
+    return []
 
 
 def _list_assigned(code: CodeType, node: ast.AST) -> list[tuple[str, ...]]:
@@ -649,18 +663,19 @@ def _list_assigned_in_class(node: ast.AST) -> list[str]:
 
 
 def _list_assigned_in_object(node: ast.AST) -> list[str]:
-    """Return the attributes that a method assigns of its first parameter or its class; none for a constructor.
+    """Return the attributes that a method assigns of its first parameter or its class.
 
+    Those that a constructor assigns of its object are left out: nobody uses the object before.
     A static method has none: its first parameter may be any object, such as ``ctx`` of ``torch.autograd.Function``.
     """
-    if getattr(node, "name", "") in _CONSTRUCTORS:
-        return []
     if _has_decorator(node, "staticmethod"):
         return []
     first = _find_first_parameter(node)
     if not first:
         return []
     owners = _list_owners(first)
+    if getattr(node, "name", "") in _CONSTRUCTORS:
+        owners.remove(first)
     names = set()
     for part in ast.walk(node):
         if not isinstance(part, ast.Attribute) or isinstance(part.ctx, ast.Load):
