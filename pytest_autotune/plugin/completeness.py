@@ -10,6 +10,7 @@ from __future__ import annotations
 import inspect
 import os
 import re
+import shlex
 from collections import Counter, defaultdict
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -36,6 +37,8 @@ _SELECTING_FLAGS = {
     "deselect": "--deselect",
     "setuponly": "--setup-only",
 }
+#: A flag that selects tests, in a command line. ``--lf`` and ``--sw`` have long forms, too.
+_SELECTING_FLAG = re.compile(r"\s(-[km]|--(ignore|deselect|lf|last-failed|sw|stepwise|setup-only))")
 #: Pytest's plugins that collect tests. Without them, ``-p no:NAME`` on the command line leaves tests out.
 _COLLECTING_PLUGINS = ("python", "unittest", "doctest")
 #: Ini values that decide which tests pytest collects. Typed with ``-o`` they select tests.
@@ -273,14 +276,17 @@ def describe_chosen_tests(config: pytest.Config) -> str:
     """Return how the user chose single tests or files, such as ``-k selects tests``; else an empty text.
 
     The user may have chosen the tests of the CPU. A folder is no such choice: many CI systems run ``pytest tests/`` as
-    the whole suite.
+    the whole suite. Nor is an option in the ini file's ``addopts``, such as ``-m "not slow"``: every run has it.
     """
     path_selection = _describe_selected_paths(config)
     if path_selection:
         folder = config.invocation_params.dir
         if not all((folder / argument).is_dir() for argument in config.args):
             return path_selection
-    return _describe_selecting_options(config)
+    command = shlex.join(map(str, config.invocation_params.args))
+    if _SELECTING_FLAG.search(f" {command} {os.environ.get('PYTEST_ADDOPTS', '')}"):
+        return _describe_selecting_options(config)
+    return ""
 
 
 def _describe_selecting_options(config: pytest.Config) -> str:

@@ -86,7 +86,10 @@ def test_with_a_gpu_the_gate_passes_if_a_hook_deselects_tests(
     assert two_devices.load("--autotune-max-misses=0", TOY_DEVICE="CPU").ret == 0
 
 
-@pytest.mark.parametrize(("options", "status"), [([], 1), (["tests/"], 1), (["tests/test_a.py"], 0), (["-k", "a"], 0)])
+@pytest.mark.parametrize(
+    ("options", "status"),
+    [([], 1), (["tests/"], 1), (["tests/test_a.py"], 0), (["-k", "a"], 0), (["-ka"], 0), (["--maxfail=1"], 1)],
+)
 def test_without_a_gpu_the_gate_fails_a_folder_not_chosen_files(
     two_devices: Suite, monkeypatch: pytest.MonkeyPatch, options: list[str], status: int
 ) -> None:
@@ -100,6 +103,8 @@ def test_without_a_gpu_the_gate_fails_a_folder_not_chosen_files(
 
     assert result.ret == status
     result.assert_outcomes(passed=1)
+    two_devices.pytester.makeini("[pytest]\naddopts = -m 'not slow'\n")
+    assert two_devices.load("--autotune-max-misses=0", *options, TOY_DEVICE="CPU").ret == status
 
 
 @pytest.mark.parametrize("ignore", ["toy:lib.b", "toy:*b"])
