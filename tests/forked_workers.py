@@ -75,6 +75,33 @@ def read_entry_points_once() -> None:
 
     metadata.Distribution.entry_points = property(entry_points)  # type: ignore[assignment,method-assign]
     metadata.entry_points()  # now, so that a process that is forked later has them
+    _find_installed_tuners_once()
+
+
+def _find_installed_tuners_once() -> None:
+    """Look for tuners of other packages in the folders that a test may change, and in site-packages only once."""
+    tuners: Any = importlib.import_module("pytest_autotune.tuners")
+    #: The folders of installed packages -> whether a package in them brings a tuner.
+    has_tuner: dict[tuple[str, ...], bool] = {}
+
+    def entry_points(*, group: str) -> Any:
+        installed = tuple(folder for folder in sys.path if folder.endswith("site-packages"))
+        if installed not in has_tuner:
+            has_tuner[installed] = bool(_list_entry_points(installed, group))
+        if has_tuner[installed]:
+            return metadata.entry_points(group=group)
+        return _list_entry_points([folder for folder in sys.path if folder not in installed], group)
+
+    tuners.entry_points = entry_points
+
+
+def _list_entry_points(folders: Sequence[str], group: str) -> list[metadata.EntryPoint]:
+    entry_points = []
+    for distribution in metadata.distributions(path=list(folders)):
+        for entry_point in distribution.entry_points:
+            if entry_point.group == group:
+                entry_points.append(entry_point)
+    return entry_points
 
 
 def read_plugins_once() -> None:
