@@ -195,17 +195,18 @@ def test_a_broken_adapter_costs_one_line_and_fails_no_test(
     result.assert_outcomes(passed=3)
     lines = section(result)
     for message in (
-        "missing was bypassed: no_such_module:Adapter: ModuleNotFoundError: No module named 'no_such_module'",
-        "raising was bypassed: raising_adapter:Adapter: RuntimeError: two lines",
-        "leaving was bypassed: leaving_adapter:Adapter: SystemExit: needs a licence",
-        "skipping was bypassed: skipping_adapter:Adapter: Skipped: needs a GPU",
-        "strange was bypassed: strange_adapter:Adapter: Strange: of another world",
+        "missing tunes without the plugin: no_such_module:Adapter: ModuleNotFoundError: No "
+        "module named 'no_such_module'",
+        "raising tunes without the plugin: raising_adapter:Adapter: RuntimeError: two lines",
+        "leaving tunes without the plugin: leaving_adapter:Adapter: SystemExit: needs a licence",
+        "skipping tunes without the plugin: skipping_adapter:Adapter: Skipped: needs a GPU",
+        "strange tunes without the plugin: strange_adapter:Adapter: Strange: of another world",
         "broken_adapter:Adapter was left out: there is a tuner triton already",
-        "broken: error in isolated(): OSError: isolated",
-        "broken: error in untracked(): OSError: untracked",
-        "careless: error in isolated(): OSError: afterwards",
-        "careless: error in untracked(): TypeError: 'NoneType' object is not iterable",
-        "session: error in at_next_test(): OSError: forget",
+        "broken: internal error in isolated(): OSError: isolated",
+        "broken: internal error in untracked(): OSError: untracked",
+        "careless: internal error in isolated(): OSError: afterwards",
+        "careless: internal error in untracked(): TypeError: 'NoneType' object is not iterable",
+        "session: internal error in at_next_test(): OSError: forget",
     ):
         assert sum(message in line for line in lines) == 1, message
     assert any("2 entries written" in line for line in lines)
@@ -235,9 +236,12 @@ def test_a_library_with_another_signature_is_bypassed(third_party: Suite, sectio
 
     result.assert_outcomes(passed=2)
     assert result.ret == 0
-    assert "handrolled was bypassed: Tuned.choose of handrolled 1.2.0 has another signature" in section(result)[0]
+    assert (
+        "handrolled tunes without the plugin: Tuned.choose of handrolled 1.2.0 has another signature"
+        in section(result)[0]
+    )
     assert limited.ret == 1
-    limited.stdout.fnmatch_lines(["*requested tuner could not be hooked: handrolled*"])
+    limited.stdout.fnmatch_lines(["*the plugin could not hook handrolled*"])
 
 
 @pytest.mark.parametrize("name", ["handrolled.py", "handrolled_autotune.py", "test_handrolled.py"])

@@ -159,7 +159,7 @@ def test_show_lists_kernels_and_devices_if_nothing_matches(run: Run) -> None:
     write("a.textproto", entry(1), entry(2))
 
     assert run("show", "a.textproto", "--kernel=matmul")[0] == 1
-    assert "there are: triton:lib.add" in run("show", "a.textproto", "--kernel=matmul")[2]
+    assert "the cache has: triton:lib.add" in run("show", "a.textproto", "--kernel=matmul")[2]
     assert "there are: nvidia-h200-sm90-132" in run("show", "a.textproto", "--device=A100")[2]
 
 
@@ -285,7 +285,7 @@ def test_merge_keeps_and_lists_two_fingerprints_of_one_problem(run: Run) -> None
 
     lines = run("merge", "1.textproto", "2.textproto.new", "-o", "out.textproto")[1]
 
-    assert lines[1] == "2 entries of one problem and several fingerprints, all of which stay:"
+    assert lines[1] == "2 entries kept that differ in code or candidates (the fingerprint) but have the same problem:"
     assert [line.rpartition(";")[2] for line in lines[2:4]] == [" source=new", " source=old"]
     assert "--base=FILE" in lines[4]
 
@@ -295,7 +295,7 @@ def test_merge_keeps_and_lists_two_fingerprints_of_one_problem(run: Run) -> None
 
     write("base.textproto", entry(source="older"))
     lines = run("merge", "1.textproto", "2.textproto.new", "-o", "out.textproto", "--base=base.textproto")[1]
-    assert lines[-1] == "  (a run with --autotune-update=prune drops those of code that is gone)"
+    assert lines[-1] == "  (pytest --autotune-update=prune drops the entries of code that is gone)"
 
 
 def test_merge_counts_problems_of_the_old_output_that_are_gone(run: Run) -> None:
@@ -304,7 +304,7 @@ def test_merge_counts_problems_of_the_old_output_that_are_gone(run: Run) -> None
 
     lines = run("merge", "1.pb", "-o", "out.textproto")[1]
 
-    message = "; 1 problem of its old content gone, which no FILE has (to keep it, name OUT as a FILE, too)"
+    message = "; 1 problem of the old OUT removed, because no FILE has them (to keep them, name OUT as a FILE, too)"
     assert lines == [f"1 entry of 1 cache written to out.textproto{message}"]
 
 
@@ -316,7 +316,7 @@ def test_merge_lists_the_kept_and_the_dropped_entry_of_a_problem(run: Run) -> No
 
     assert lines == [
         "1 entry of 2 caches written to out.textproto",
-        "1 problem with several entries, of which the one stays that a run would keep:",
+        "1 problem with several entries; the entry that a run would keep was kept:",
         "  triton:lib.add (M=64, a.dtype=fp16) on NVIDIA H200",
         "    kept 2.textproto: BLOCK=64, 10 us",
         "    dropped 1.textproto: BLOCK=32, 11 us",
@@ -332,7 +332,7 @@ def test_merge_with_a_base_drops_an_entry_one_side_removed(run: Run) -> None:
     lines = run("merge", "1.textproto", "2.textproto", "--base=base.textproto", "-o", "base.textproto")[1]
 
     assert lines[1:] == [
-        "1 entry left out, which one side removed or replaced:",
+        "1 entry left out, because one side removed or replaced them:",
         "  triton:lib.add (M=2, a.dtype=fp16) on NVIDIA H200",
     ]
     assert entries_of("base.textproto") == {entry(1), entry(3)}
@@ -390,7 +390,7 @@ def test_check_finds_another_layout_and_fix_rewrites_the_file(run: Run) -> None:
     before = Path("a.textproto").read_text()
     head, (first, second, third) = blocks("a.textproto")
     line = (head + first).count("\n") + 3
-    problem = "is not as pytest-autotune writes it: not sorted, laid out otherwise, or with something twice"
+    problem = "is not sorted, not formatted as pytest-autotune does, or has duplicate entries"
 
     for other in (head + first + third + second, head + first + first.replace("10.0", "19.0") + second + third):
         Path("a.textproto").write_text(other)
@@ -398,7 +398,7 @@ def test_check_finds_another_layout_and_fix_rewrites_the_file(run: Run) -> None:
 
         assert status == 1
         assert re.match(rf"a.textproto:({line}|{line + 1}): {problem}", lines[0]), lines
-        assert lines[-1] == "1 cache, 3 entries: 1 to mend"
+        assert lines[-1] == "1 cache, 3 entries: 1 cache has defects"
         assert run("check", "--fix", "a.textproto")[0] == 0
         assert Path("a.textproto").read_text() == before
 
@@ -445,14 +445,13 @@ def test_check_names_line_and_column_of_unreadable_text(run: Run) -> None:
     text = Path("a.textproto").read_text()
     Path("a.textproto").write_text(text.replace("  kernel:", "  kernell:"))
     Path("c.textproto").write_text(text.replace('"lib.add"', '""'))
-    Path("b.textproto").write_text(f"<<<<<<< ours\n{text}=======\n>>>>>>> theirs\n")
-
+    Path("b.textproto").write_text(f"
     status, lines, _ = run("check", "a.textproto", "b.textproto", "c.textproto", "gone.pb")
 
     assert status == 1
     assert lines[0].startswith('a.textproto:7: the field "kernell" is unknown')
-    assert lines[1].startswith("b.textproto:1: an unresolved merge conflict")
-    assert "entries[0]: its kernel is empty (mend it, " in lines[2]
+    assert lines[1].startswith("b.textproto:1: the file has an unresolved merge conflict")
+    assert "entries[0]: its kernel is empty (correct it, " in lines[2]
     assert lines[3].startswith("gone.pb: no such file")
 
 
@@ -462,8 +461,9 @@ def test_check_fails_for_an_entry_without_a_result(run: Run) -> None:
     status, lines, _ = run("check", "a.textproto")
 
     which = "triton:lib.add (M=2, a.dtype=fp16) on NVIDIA H200"
-    problem = f"a.textproto: {which} has no result (a run that updates tunes it)"
-    assert (status, lines) == (1, [problem, "1 cache, 2 entries: 1 to mend"])
+<<<<<<< HEAD
+    problem = f"a.textproto: {which} has no result (a run with --autotune-update tunes it)"
+    assert (status, lines) == (1, [problem, "1 cache, 2 entries: 1 cache has defects"])
 
 
 # prune
@@ -544,7 +544,10 @@ def test_prune_keeps_all_entries_if_a_marker_disabled_a_test(run: Run) -> None:
     status, lines, _ = run("prune", "a.textproto", "--unused-in=1.json", "--unused-in=2.json", "--exit-code")
 
     assert (status, lines[0]) == (0, "0 entries dropped, 2 kept")
-    assert lines[1] == "2.json: t::b bypasses the tuners by its marker, so it may need any entry"
+    assert (
+        lines[1] == "2.json: t::b turns the plugin off by its marker autotune_cache(enabled=False), so it may need "
+        "any entry, and nothing was dropped"
+    )
     assert entries_of("a.textproto") == {entry(1), entry(2)}
 
 
@@ -566,7 +569,7 @@ def test_prune_refuses_the_report_of_an_incomplete_run(run: Run) -> None:
     status, _, errors = run("prune", "a.textproto", "--unused-in=1.json")
 
     assert status == 4
-    assert "1.json: of a run that was not complete (2 tests were skipped)" in errors
+    assert "1.json: the run was not complete (2 tests were skipped)" in errors
     assert entries_of("a.textproto") == {entry(1)}
 
 
@@ -589,14 +592,14 @@ def test_prune_together_drops_entries_that_no_shard_used(run: Run) -> None:
 def test_prune_keeps_all_entries_if_a_shard_did_not_pass(run: Run, not_passed: str) -> None:
     """A shard that lost its GPU skips its tests, which need entries that no other shard asks for."""
     write("a.textproto", entry(1), entry(2))
-    report("1.json", [entry(1)], incomplete="-k selects tests")
-    report("2.json", [], incomplete="-k selects tests", not_passed=not_passed)
+    report("1.json", [entry(1)], incomplete="-k selects a part of the tests")
+    report("2.json", [], incomplete="-k selects a part of the tests", not_passed=not_passed)
     arguments = ["prune", "a.textproto", "--unused-in=1.json", "--unused-in=2.json", "--together", "--exit-code"]
 
     status, lines, _ = run(*arguments)
 
     assert (status, lines[0]) == (0, "0 entries dropped, 2 kept")
-    assert lines[1].startswith(f"2.json: {not_passed}, so its tests may need any entry")
+    assert lines[1].startswith(f"2.json: {not_passed}, so its tests may need any entry, and nothing was dropped")
     is_allowed = not_passed.endswith("skipped")
     assert run(*arguments, "--allow-skipped")[0] == int(is_allowed)
     assert entries_of("a.textproto") == ({entry(1)} if is_allowed else {entry(1), entry(2)})
@@ -644,7 +647,7 @@ def test_prune_refuses_a_file_that_is_no_json_report(run: Run, text: str) -> Non
     status, _, errors = run("prune", "a.textproto", "--unused-in=1.json")
 
     assert status == 4
-    assert "1.json: is no report of a process, or is damaged (" in errors
+    assert "1.json: is not a JSON report of --autotune-report, or is damaged (" in errors
     assert "(write one with --autotune-report=REPORT.json)" in errors
 
 
@@ -748,7 +751,7 @@ def test_convert_refuses_to_overwrite_other_problems(run: Run) -> None:
     status, _, message = run("convert", "a.textproto", "b.textproto")
 
     assert status != 0
-    assert "holds 1 problem that the other cache lacks" in message
+    assert "it holds 1 problem that IN lacks" in message
     assert entries_of("b.textproto") == {entry(2)}
 
 
@@ -759,7 +762,7 @@ def test_convert_refuses_to_overwrite_other_fingerprints(run: Run) -> None:
     status, _, message = run("convert", "a.textproto", "b.textproto")
 
     assert status == 4
-    assert "holds 1 entry that the other cache lacks" in message
+    assert "it holds 1 entry that IN lacks" in message
     assert entries_of("b.textproto") == {entry(1, source="old"), entry(1, source="new", block=64)}
 
 
@@ -783,9 +786,11 @@ def test_commands_that_cannot_lock_the_cache_exit_with_status_4(run: Run, argume
     status, _, errors = run(*arguments)
 
     beside = Path("out.textproto.new").resolve()
-    remedy = f"({count} written to {beside}: compare and rename it)"
+    remedy = f"({count} written to {beside} instead: compare both, then rename it)"
     assert status == 4
-    assert errors == f"pytest-autotune: out.textproto: could not be locked or read {remedy}\n"
+    assert (
+        errors == f"pytest-autotune: out.textproto: was not replaced, because it could not be locked or read {remedy}\n"
+    )
     assert Path("out.textproto").read_bytes() == before
     assert stores.read_file(str(beside)).count(b"entries {") == int(count[0])
 
@@ -796,8 +801,10 @@ def test_check_fix_fails_if_the_cache_cannot_be_locked(run: Run) -> None:
 
     status, lines, _ = run("check", "--fix", "a.textproto")
 
-    assert (status, lines[1]) == (1, "1 cache, 0 entries: 1 to mend")
-    assert lines[0].startswith("a.textproto: could not be locked or read (1 entry written to ")
+    assert (status, lines[1]) == (1, "1 cache, 0 entries: 1 cache has defects")
+    assert lines[0].startswith(
+        "a.textproto: was not replaced, because it could not be locked or read (1 entry written to "
+    )
 
 
 @pytest.mark.parametrize(

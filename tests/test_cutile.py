@@ -97,7 +97,7 @@ def test_a_cutile_with_another_signature_is_bypassed_with_a_line(suite: AdapterS
     report = suite.report("test_kernels.py", "--autotune-dump=new.textproto")
 
     assert report["status"] == 0, report["output"]
-    assert "cutile was bypassed: exhaustive_search() of cuda-tile" in report["output"]
+    assert "cutile tunes without the plugin: exhaustive_search() of cuda-tile" in report["output"]
 
 
 def test_a_search_function_imported_by_a_conftest_is_hooked(suite: AdapterSuite) -> None:

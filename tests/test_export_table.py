@@ -113,17 +113,20 @@ def test_a_table_without_preset_has_the_named_params_in_order(export: Export) ->
     [
         (
             ("--file=N={N}.json", "--row=M"),
-            "two choices for M=8 in N=768.json, such as that of function:lib.",
+            "two entries have different choices for M=8 in N=768.json, one is function:lib.",
         ),
-        (("--file={K}.json", "--row=M"), "its key has no K, which is a part of --file (it has M, E, N, topk, device"),
-        (("--file={N}.json", "--row=m"), "its key has no integer m, by which rows are found"),
+        (
+            ("--file={K}.json", "--row=M"),
+            "its key has no K, which --file or the preset names (it has M, E, N, topk, device",
+        ),
+        (("--file={N}.json", "--row=m"), "its key has no integer m, which --row or the preset names"),
         (
             ("--file={N}{topk}.json", "--row=M", "--values=SPLIT_K"),
             "its choice has no SPLIT_K, which --values or the preset names (it has BLOCK_SIZE_M, ",
         ),
-        (("--file={N}.json",), "takes --preset, or --file and --row"),
-        (("--preset=vllm", "--kernel=other"), "no entry with a choice to write (is it the right cache, or glob?)"),
-        (("--preset=vllm", "--alias=A = B"), "--alias: is for --to=python (leave it out)"),
+        (("--file={N}.json",), "needs --preset, or both --file and --row"),
+        (("--preset=vllm", "--kernel=other"), "found no entry with a choice (check FILE, --kernel and --device)"),
+        (("--preset=vllm", "--alias=A = B"), "--alias: works only with --to=python (leave it out)"),
     ],
 )
 def test_an_entry_that_fits_no_table_is_an_error_with_no_file(

@@ -101,7 +101,7 @@ def test_a_lock_folder_of_another_user_is_not_used(base: Path, monkeypatch: pyte
     shared = find_shared_folder()
 
     assert shared.path != base / name()
-    assert f"belongs to the user with number {me}" in shared.note
+    assert f"belongs to another user (number {me})" in shared.note
 
 
 def test_without_a_writable_lock_folder_there_is_a_one_line_note(base: Path, monkeypatch) -> None:

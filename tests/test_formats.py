@@ -181,7 +181,7 @@ def test_a_wrong_suffix_is_an_error_that_names_the_right_one(format, written):
 @every_format
 def test_a_git_lfs_pointer_is_an_error_that_says_git_lfs_pull(format):
     pointer = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a2146\nsize 12345\n"
-    assert refusal(pointer, format) == "cache: is a pointer of Git LFS, not the file itself (git lfs pull)"
+    assert refusal(pointer, format) == "cache: is a pointer of Git LFS, not the file itself (run: git lfs pull)"
 
 
 @every_text
@@ -252,9 +252,9 @@ def test_a_syntax_error_is_reported_with_its_line(data, format, place):
 @every_text
 def test_a_merge_conflict_is_an_error_with_line_and_git_command(format):
     lines = encode(Cache((MATMUL,)), format).decode().splitlines(keepends=True)
-    lines[1:1] = ["<<<<<<< HEAD\n", "=======\n", ">>>>>>> main\n"]
+    lines[1:1] = ["<<<<<<< HEAD
     message = refusal("".join(lines), format)
-    assert message.startswith("cache:2: an unresolved merge conflict")
+    assert message.startswith("cache:2: the file has an unresolved merge conflict")
     assert message.endswith("&& git add cache)")
 
 
@@ -365,12 +365,12 @@ def test_importing_the_cache_imports_neither_protobuf_nor_yaml():
 @pytest.mark.parametrize(
     ("old", "new", "expected"),
     [
-        ("  kernel:", "  kernle:", 'cache:7: the field "kernle" is unknown (mend it first: is it "kernel"?)'),
-        ("entries {", "entires {", 'cache:5: the field "entires" is unknown (mend it first: is it "entries"?)'),
+        ("  kernel:", "  kernle:", 'cache:7: the field "kernle" is unknown (correct the name: is it "kernel"?)'),
+        ("entries {", "entires {", 'cache:5: the field "entires" is unknown (correct the name: is it "entries"?)'),
         (
             "fingerprint {",
             "fingreprint {",
-            'cache:11: the field "fingreprint" is unknown (mend it first: is it "fingerprint"?)',
+            'cache:11: the field "fingreprint" is unknown (correct the name: is it "fingerprint"?)',
         ),
         ("time_us", "colour", 'cache:13: the field "colour" is unknown (upgrade pytest-autotune)'),
     ],

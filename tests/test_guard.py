@@ -167,7 +167,7 @@ def test_after_an_adapter_error_the_tuner_tunes_by_itself(
     with hooked(monkeypatch, replacing_choose(hook)) as session:
         assert library.Tuner(abs).choose() == 32
 
-    assert session.notes == [f"toy: error in choose(): {error}; that call was left to toy, and not recorded"]
+    assert session.notes == [f"toy: internal error in choose(): {error}; toy tuned by itself, and nothing was saved"]
 
 
 class Records(ChooseHook):
@@ -199,7 +199,7 @@ def test_recording_a_choice_that_is_no_candidate_gives_a_note(
     assert [(lookup.is_tuned, lookup.entry) for lookup in session.lookups] == [(False, None)]
     words = f"its choice is a {type(choice).__name__}, and not a Candidate"
     assert session.notes == [
-        f"toy: error in choose(): UncacheableError: {words}; that call was left to toy, and not recorded"
+        f"toy: internal error in choose(): UncacheableError: {words}; toy tuned by itself, and nothing was saved"
     ]
 
 
@@ -290,7 +290,7 @@ def test_errors_of_a_hooked_call_are_raised_hook_errors_noted(library: Any) -> N
 
     assert hook.errors == [raised.value]
     assert [note.partition(";")[0] for note in session.notes] == [
-        "toy: error in fastest(): AttributeError: no such field"
+        "toy: internal error in fastest(): AttributeError: no such field"
     ]
     patches.undo()
     assert library.fastest(abs) == 32
@@ -309,8 +309,8 @@ def test_hooking_that_fails_half_way_restores_the_library(library: Any, monkeypa
         assert (library.Tuner.choose, library.other) == before
 
     assert session.notes == [
-        "toy: error in unhook(): AttributeError: never hooked",
-        "toy was bypassed: AttributeError: toy_library has no Tuner.remember",
+        "toy: internal error in unhook(): AttributeError: never hooked",
+        "toy tunes without the plugin: AttributeError: toy_library has no Tuner.remember",
     ]
 
 
@@ -353,7 +353,7 @@ def test_an_error_while_comparing_an_entry_is_a_miss_and_tuned() -> None:
     tune(session, offered=lambda entry: fail("params"))
 
     assert [(lookup.outcome, lookup.is_tuned) for lookup in lookups] == [(Outcome.MISS, True)]
-    assert session.notes == ["toy: error in the session: AttributeError: params"]
+    assert session.notes == ["toy: internal error in the session: AttributeError: params"]
 
 
 def test_on_miss_error_fails_the_test_for_an_error_of_the_plugin() -> None:
@@ -363,7 +363,7 @@ def test_on_miss_error_fails_the_test_for_an_error_of_the_plugin() -> None:
         tune(session, offered=lambda entry: fail("params"))
 
     assert [(lookup.outcome, lookup.is_tuned) for lookup in lookups] == [(Outcome.MISS, False)]
-    assert session.notes == ["toy: error in the session: AttributeError: params"]
+    assert session.notes == ["toy: internal error in the session: AttributeError: params"]
 
 
 def test_on_miss_error_fails_for_an_adapter_error_before_lookup(library: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -376,4 +376,4 @@ def test_on_miss_error_fails_for_an_adapter_error_before_lookup(library: Any, mo
         library.Tuner(abs).choose()
     with hooked(monkeypatch, hook, policy=strict) as session:
         assert library.Tuner(abs).choose() == 32, "a run that loads nothing"
-    assert session.unhooked_tuners == {"toy": "error in choose(): AttributeError: no such field"}
+    assert session.unhooked_tuners == {"toy": "internal error in choose(): AttributeError: no such field"}

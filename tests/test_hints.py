@@ -98,11 +98,12 @@ def test_uncacheable_and_untracked_kernels_get_an_ignore_hint() -> None:
     summary = result(LOADED, rows=uncacheable, untracked=("toy:k1 (lib.Mine)", "toy:k8 (lib.Mine)"))
 
     assert list(list_hints(summary)) == [
-        "No update covers uncacheable or untracked problems: mend the cause that each row names, or set "
+        "An update does not help for uncacheable or untracked problems: fix the cause that each row names, or set "
         "autotune_ignore (ini) for toy:k0, toy:k1, toy:k2 and 1 other kernel."
     ]
     assert list(list_hints(result(LOADED, untracked=("toy:k8 (lib.Mine)",)))) == [
-        "No update covers untracked problems: mend the cause that each row names, or set autotune_ignore (ini) for "
+        "An update does not help for untracked problems: fix the cause that each row names, or "
+        "set autotune_ignore (ini) for "
         "toy:k8."
     ]
     assert list(list_hints(result(rows=uncacheable, dump=DumpOutcome("c.pb", "c.pb")))) == [], (
@@ -112,11 +113,11 @@ def test_uncacheable_and_untracked_kernels_get_an_ignore_hint() -> None:
 
 def test_a_tuner_that_cannot_be_hooked_gets_an_upgrade_hint() -> None:
     """If the gate fails, the hint says how to upgrade, report or ignore the tuner."""
-    failed = result(LOADED, unhooked=(("toy", "other arguments"),), gate=Gate("0", "could not be hooked: toy"))
+    failed = result(LOADED, unhooked=(("toy", "other arguments"),), gate=Gate("0", "could not hook toy"))
 
-    without = "or set autotune_ignore (ini) for toy:* to go on without."
+    without = "or set autotune_ignore (ini) to toy:* to run without its entries."
     assert list(list_hints(failed)) == [
-        f"Upgrade pytest-autotune or its adapter, or report why toy was bypassed; {without}"
+        f"Upgrade pytest-autotune or the adapter of toy, or report that it could not be hooked; {without}"
     ]
     assert list(list_hints(replace(failed, gate=Gate("0")))) == []
 
@@ -128,7 +129,7 @@ def test_a_missing_adapter_gets_an_install_hint() -> None:
     )
 
     (hint,) = list_hints(summary)
-    assert hint == "Install the adapter of gone; or set autotune_ignore (ini) for gone:* to go on without."
+    assert hint == "Install the adapter of gone; or set autotune_ignore (ini) to gone:* to run without its entries."
 
 
 def test_problems_drawn_by_hypothesis_get_no_update_hint() -> None:

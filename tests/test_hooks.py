@@ -134,7 +134,7 @@ def test_an_adapter_that_cannot_be_imported_is_bypassed(monkeypatch: pytest.Monk
 
     hooks.install()
 
-    assert session.notes == ["costly was bypassed: ModuleNotFoundError: No module named 'costly_adapter'"]
+    assert session.notes == ["costly tunes without the plugin: ModuleNotFoundError: No module named 'costly_adapter'"]
     hooks.uninstall()
 
 
@@ -186,7 +186,7 @@ def test_an_error_in_an_adapters_prepare_gives_one_note(monkeypatch: pytest.Monk
     assert hooks.prepare(suite) == []
 
     assert PreparingAdapter.asked == [suite, suite]
-    assert session.notes == ["costly: error in prepare(): RuntimeError: toy"]
+    assert session.notes == ["costly: internal error in prepare(): RuntimeError: toy"]
     hooks.uninstall()
 
 
@@ -230,7 +230,7 @@ def test_a_paused_or_ended_session_answers_no_lookup(capsys: pytest.CaptureFixtu
     assert session.leaves_alone("toy", "lib.left_out")
     assert not session.is_left_out("toy", "lib.op")
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("autotune: toy:lib.op was looked up after the end of the run")
+    assert line.startswith("autotune: toy:lib.op was called after the end of the run")
 
 
 class Scheduling:

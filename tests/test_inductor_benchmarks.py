@@ -163,7 +163,7 @@ def test_a_torch_whose_candidates_cannot_race_gets_a_note() -> None:
     patches.undo()
 
     (note,) = session.notes
-    assert note.startswith("inductor.config: configurations are measured one after the other and not raced: ")
+    assert note.startswith("inductor.config: candidates are timed one after the other, so new choices are less exact: ")
     assert "CachingAutotuner.benchmark_all_configs" in note
     assert session.unhooked_tuners == {}
 

@@ -71,7 +71,13 @@ def test_a_moved_kernel_is_a_hit_and_an_update_renames_its_entry(
 
     assert [(row["outcome"], row["moved_from"]) for row in report["lookups"]] == [("hit", "old.copy")] * 2
     loaded.assert_outcomes(passed=2)
-    loaded.stdout.fnmatch_lines([f"2 hits of {now} moved from triton:old.copy", "2 hits*", "*--autotune-update*"])
+    loaded.stdout.fnmatch_lines(
+        [
+            f"2 hits of {now}: the cache has the entries under its old name triton:old.copy",
+            "2 hits*",
+            "*--autotune-update*",
+        ]
+    )
     a_suite.load("--autotune-dump=cache.textproto").assert_outcomes(passed=2)
     renamed = before.replace('"old.copy"', f'"{now}"').replace("# copy ", f"# {now.rpartition('.')[2]} ")
     assert a_suite.cache.read_text() == renamed
@@ -87,7 +93,12 @@ def test_an_incomplete_run_renames_no_entries(a_suite: Suite) -> None:
 
     assert a_suite.cache.read_text() == before
     output = a_suite.load("-k", "ten").stdout
-    output.fnmatch_lines(["1 hit of new.copy moved from *old.copy; an update of a complete run renames the entries"])
+    output.fnmatch_lines(
+        [
+            "1 hit of new.copy: the cache has the entries under its old name *old.copy; "
+            "--autotune-update in a complete run renames them"
+        ]
+    )
     output.no_fnmatch_line("Re-run with *")
 
 

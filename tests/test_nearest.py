@@ -33,17 +33,20 @@ def reason(missed: Problem, *problems: Problem, alias: str = "") -> str:
 
 def test_a_miss_names_only_key_values_that_differ_from_nearest() -> None:
     entries = [problem(M=m, N=n) for m, n in ((16, 16), (64, 64))]
-    assert reason(problem(M=64, N=128), *entries) == "no entry; the nearest has N 64 instead of 128"
+    assert reason(problem(M=64, N=128), *entries) == "no entry; the nearest entry has N 64 instead of 128"
 
 
 def test_a_miss_names_the_entry_of_the_nearest_size() -> None:
     entries = [problem(M=64, N=n) for n in (16, 112, 256)]
-    assert reason(problem(M=64, N=128), *entries) == "no entry; the nearest has N 112 instead of 128"
+    assert reason(problem(M=64, N=128), *entries) == "no entry; the nearest entry has N 112 instead of 128"
 
 
 def test_the_nearest_text_is_the_one_with_the_nearest_numbers() -> None:
     entries = [problem(x=x) for x in ("bf16[2, 64]", "f32[2, 8]", "f32[2, 96]", "f32[2]", "f32[2, " + "9" * 5000 + "]")]
-    assert reason(problem(x="f32[2, 100]"), *entries) == "no entry; the nearest has x f32[2, 96] instead of f32[2, 100]"
+    assert (
+        reason(problem(x="f32[2, 100]"), *entries)
+        == "no entry; the nearest entry has x f32[2, 96] instead of f32[2, 100]"
+    )
 
     entries = [problem(c=Value("c", digest, "digest"), n=n) for digest, n in (("a1", 4), ("a8", 2))]
     assert "n 4 instead of 5" in reason(problem(c=Value("c", "a9", "digest"), n=5), *entries)
@@ -51,7 +54,9 @@ def test_the_nearest_text_is_the_one_with_the_nearest_numbers() -> None:
 
 def test_entries_of_another_device_are_nearest_only_by_an_alias() -> None:
     assert reason(problem(M=1), problem(OTHER, M=2)) == NO_ENTRY
-    assert reason(problem(M=1), problem(OTHER, M=2), alias="Other") == "no entry; the nearest has M 2 instead of 1"
+    assert (
+        reason(problem(M=1), problem(OTHER, M=2), alias="Other") == "no entry; the nearest entry has M 2 instead of 1"
+    )
 
 
 def test_a_key_that_differs_in_a_digest_is_new_or_changed_code() -> None:
@@ -60,7 +65,7 @@ def test_a_key_that_differs_in_a_digest_is_new_or_changed_code() -> None:
 
 
 def test_a_miss_with_other_key_names_lists_the_entries_key_names() -> None:
-    assert reason(problem(M=1), problem(N=1, K=1)).endswith("the entries of this kernel have N, K")
+    assert reason(problem(M=1), problem(N=1, K=1)).endswith("the entries of this kernel have other key names: N, K")
 
 
 def test_a_key_value_that_one_entry_lacks_is_compared_with_none() -> None:
@@ -71,11 +76,11 @@ def test_a_key_value_that_one_entry_lacks_is_compared_with_none() -> None:
     assert reason(missed, plain, set_up) == "no entry; the nearest has M 2 instead of 1"
     assert reason(set_up, missed) == "no entry; the nearest has settings none instead of max_autotune"
     assert reason(problem(M=1, sizes="[s0, 8]"), plain) == (
-        "no entry; the nearest has M 2 instead of 1, sizes none instead of [s0, 8]"
+        "no entry; the nearest entry has M 2 instead of 1, sizes none instead of [s0, 8]"
     )
     assert reason(problem(M=1, code=Value("code", "a", "digest")), missed) == "no entry; new or changed code"
     assert reason(problem(M=1, K=1), plain) == "no entry; the nearest has M 2 instead of 1, K none instead of 1"
-    assert reason(problem(K=1, N=1), problem(K=1, M=1)).endswith("the entries of this kernel have K, M")
+    assert reason(problem(K=1, N=1), problem(K=1, M=1)).endswith("the entries of this kernel have other key names: K, M")
 
 
 def test_a_row_lists_the_test_with_the_worst_outcome_first() -> None:

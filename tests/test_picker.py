@@ -297,7 +297,7 @@ def test_the_export_leaves_out_a_problem_with_two_choices(export: Export, capsys
 
     assert exported.pick(64)[0] == [16, 32, 64, 128]
     assert exported.pick(128)[0] == [64]
-    assert "1 problem left out, with several choices each: triton:lib.add (M=64" in capsys.readouterr().out
+    assert "1 problem left out, because each has several choices: triton:lib.add (M=64" in capsys.readouterr().out
 
 
 def test_the_export_leaves_out_keys_it_cannot_compare_later(export: Export, capsys: Any) -> None:
@@ -322,7 +322,7 @@ def test_the_export_leaves_out_keys_it_cannot_compare_later(export: Export, caps
     )
     constexpr = type("constexpr", (), {"__init__": lambda self, value: setattr(self, "value", value)})
 
-    assert "; 3 entries left out, whose values an export cannot hold" in capsys.readouterr().out
+    assert "; 3 entries left out, because an export cannot hold their values" in capsys.readouterr().out
     assert exported.pick(Mode.FAST, ACTIVATION=constexpr(None))[0] == [16]
     assert exported.pick("3")[0] == [32]
     assert exported.pick(6, ACTIVATION=(1, Int64()))[0] == [32]
@@ -344,7 +344,10 @@ def test_the_export_leaves_out_kernels_that_a_factory_made(export: Export, capsy
 
     exported = export(known_entry, of_none, entry(64, 32))
 
-    assert "1 choice of 1 kernel for NVIDIA H200; 2 entries left out, whose values" in capsys.readouterr().out
+    assert (
+        "1 choice of 1 kernel for NVIDIA H200; 2 entries left out, because an export "
+        "cannot hold their values" in capsys.readouterr().out
+    )
     assert list(exported.module.CHOICES) == ["lib.add"]
 
 
@@ -369,11 +372,11 @@ def test_the_export_refuses_a_users_file_and_a_wrong_alias(export: Export, capsy
     (folder / "mine.py").write_text("COMMAND = 1\n")
 
     assert cli.main(["export", "c.textproto", "--to=python", "-o", "mine.py"]) == 4
-    assert "mine.py: is no export of pytest-autotune" in capsys.readouterr().err
+    assert "mine.py: is not an export of pytest-autotune" in capsys.readouterr().err
     assert cli.main(["export", "c.textproto", "--to=python", "-o", "_tuned.py", "--alias=OEM = NVIDIA H20O"]) == 4
-    assert "no choice is of the device NVIDIA H20O (write a bare name: NVIDIA H200)" in capsys.readouterr().err
+    assert "FILE has no choice for the device NVIDIA H20O (write a bare name: NVIDIA H200)" in capsys.readouterr().err
     assert cli.main(["export", "c.textproto", "--to=python", "-o", "_tuned.py", "--alias=NVIDIA H200=NVIDIA H200"]) == 4
-    assert "the device NVIDIA H200 has choices of its own" in capsys.readouterr().err
+    assert "the device NVIDIA H200 has its own choices in FILE" in capsys.readouterr().err
 
 
 def check(capsys: Any) -> tuple[int, list[str]]:
@@ -392,15 +395,15 @@ def test_check_fails_for_an_export_that_is_older_than_its_cache(export: Export, 
     assert status == 1
     command = "pytest-autotune export c.textproto --to=python '--kernel=lib.*' --output=_tuned.py"
     (line,) = (at for at, text in enumerate(module.read_text().splitlines(), 1) if '"BLOCK": 32' in text)
-    assert lines[:-1] == [f"_tuned.py:{line}: is not what c.textproto says ({command})"]
+    assert lines[:-1] == [f"_tuned.py:{line}: differs from a new export of c.textproto (run: {command})"]
 
     assert cli.main(["export", "c.textproto", "--to=python", "--kernel=lib.*", "-o", "_tuned.py"]) == 0
     module.write_text(module.read_text().replace("pytest-autotune export", "rm -rf"))
-    assert check(capsys)[1][0].startswith("_tuned.py: COMMAND is no command of pytest-autotune: rm -rf")
+    assert check(capsys)[1][0].startswith("_tuned.py: its COMMAND is not a command of pytest-autotune export: rm -rf")
     module.write_text(module.read_text().replace("COMMAND = ", "COMMAND = 7 #"))
-    assert check(capsys)[1][0].startswith("_tuned.py: COMMAND is no command of pytest-autotune: 7")
+    assert check(capsys)[1][0].startswith("_tuned.py: its COMMAND is not a command of pytest-autotune export: 7")
     module.write_text("import os\nos.abort()\n")
-    assert check(capsys)[1][0].startswith("_tuned.py: is no export of pytest-autotune: it has no COMMAND")
+    assert check(capsys)[1][0].startswith("_tuned.py: is not an export of pytest-autotune: it has no COMMAND")
 
 
 def test_the_example_suites_export_is_current_without_pytest(capsys: Any) -> None:

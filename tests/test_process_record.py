@@ -25,7 +25,7 @@ COLLECTED = Collected(
     recovered_lookups=(Lookup(ENTRY.identity, Outcome.MISS),),
     mode_events=(Event("raced", ENTRY.identity, test="t.py::test", data={"slower": 0.1}),),
     crashed_workers=("gw1",),
-    incomplete_reason="-k selects tests",
+    incomplete_reason="-k selects a part of the tests",
     not_passed_reason="t.py::test was skipped",
     has_only_skips=True,
     is_only_skipped=True,

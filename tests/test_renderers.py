@@ -42,7 +42,7 @@ def of_many_kernels(number: int) -> RunResult:
     return replace(missed(0), rows=rows)
 
 
-FAILED = Gate("0", "maximum allowed autotune cache misses exceeded: 2 > 0")
+FAILED = Gate("0", "too many autotune cache misses: 2, at most 0 allowed (see the summary)")
 
 
 def test_the_failed_gate_is_the_first_annotation() -> None:
@@ -54,7 +54,7 @@ def test_the_failed_gate_is_the_first_annotation() -> None:
     first, second, *rest = ci_log.list_annotations(summary)
 
     assert first == (
-        "::error title=autotune cache::maximum allowed autotune cache misses exceeded: 2 > 0"
+        "::error title=autotune cache::too many autotune cache misses: 2, at most 0 allowed (see the summary)"
         "%0ARe-run with --autotune-load=c --autotune-dump=c to update the cache."
     )
     assert second.startswith("::error title=autotune cache::100%25 full second, line")
@@ -68,7 +68,9 @@ def test_sweep_and_verify_findings_are_annotated_at_their_test() -> None:
     """A test that failed in a sweep is an error. A slower choice is a warning."""
     (stale,) = missed(1).rows
     failed = Finding("FAILED", "toy:lib.op (M=0)", "ran with BLOCK=8", "test_a.py::test_0", is_failure=True)
-    slow = Finding("SLOWER", "toy:lib.op (M=0)", "the choice takes 1.50 x (BLOCK=64)", "test_a.py::test_0")
+    slow = Finding(
+        "SLOWER", "toy:lib.op (M=0)", "the choice takes 3 us, 1.50 times as long as BLOCK=64", "test_a.py::test_0"
+    )
     rows = (replace(stale, outcome=Outcome.HIT, reason=""),)
     sections = (Section("sweep", "7", findings=(failed,)), Section("verify", "all", findings=(slow,)))
 
@@ -76,7 +78,9 @@ def test_sweep_and_verify_findings_are_annotated_at_their_test() -> None:
 
     at = "file=test_a.py,line=1,title=autotune cache%3A"
     assert failure == f"::error {at} failed::FAILED toy:lib.op (M=0): ran with BLOCK=8"
-    assert slower.startswith(f"::warning {at} slower::SLOWER toy:lib.op (M=0): the choice takes 1.50 x (BLOCK=64)")
+    assert slower.startswith(
+        f"::warning {at} slower::SLOWER toy:lib.op (M=0): the choice takes 3 us, 1.50 times as long as BLOCK=64"
+    )
 
 
 def test_on_stale_error_makes_a_stale_row_an_error_annotation() -> None:
@@ -117,7 +121,7 @@ def test_a_run_writes_at_most_ten_annotations() -> None:
     lines = ci_log.list_annotations(missed(40, gate=FAILED))
 
     assert len(lines) == 10
-    assert "32 more tests have findings of the autotune cache (pytest -v lists all)" in lines[-1]
+    assert "32 more tests have problems with the autotune cache (pytest -v lists all)" in lines[-1]
 
 
 def test_with_ten_errors_no_finding_is_annotated() -> None:
@@ -134,7 +138,8 @@ def test_findings_outside_of_tests_are_annotated_without_a_file() -> None:
 
     assert ci_log.list_annotations(summary) == [
         f"::warning title=autotune cache%3A miss%2C untracked::MISS toy:lib.op (M=1): {REASON}"
-        "%0AUNTRACKED lib.hidden: tuned without asking pytest-autotune, so neither loaded nor dumped",
+        "%0AUNTRACKED lib.hidden: tuned without the plugin, so no cache was used or written (call "
+        "it first in a test or fixture)",
     ]
 
 
@@ -153,7 +158,7 @@ def changed() -> RunResult:
 def test_markdown_has_verdict_misses_changes_and_times() -> None:
     text = markdown.to_markdown(changed())
 
-    assert "❌ **`maximum allowed autotune cache misses exceeded: 2 > 0`**" in text
+    assert "❌ **`too many autotune cache misses: 2, at most 0 allowed (see the summary)`**" in text
     assert "`1 hit, 1 stale; 1 tuned in 2.0s`" in text
     assert f"| STALE | `test_a.py::test_x` | `toy:lib.op (M=1)` | `{REASON}` |" in text
     assert "| choice changed | `toy:lib.op (M=1)` | `BLOCK 64 -> 128` | 12 us -> 10 us |" in text
@@ -186,7 +191,7 @@ def test_the_markdown_table_is_cut_at_100_rows_with_a_count() -> None:
     text = markdown.to_markdown(of_many_kernels(102))
 
     assert len(re.findall(r"^\| STALE ", text, re.MULTILINE)) == 100
-    assert "2 more are in the JSON report." in text
+    assert "2 more problems are only in the JSON report." in text
 
 
 def test_the_report_sums_tuning_time_by_kernel_and_by_test() -> None:

@@ -250,7 +250,7 @@ def test_a_dump_without_credentials_keeps_its_entries_in_a_file(
     assert result.ret == 0
     (line,) = [line for line in section(result) if line.startswith(url)]
     assert line.startswith(
-        f"{url} cannot be written: the store answers 403 Forbidden, asked without credentials: none "
+        f"{url} cannot be written: the store answers 403 Forbidden, without credentials, because the "
     )
     sending = line.partition("kept: pytest-autotune ")[2].removesuffix(" sends it").split()
     assert cli.main(sending) == 0
@@ -361,7 +361,7 @@ def test_a_failed_store_write_keeps_a_file_and_names_the_command(
     (line,) = [
         line for line in section(strict) if line.startswith(f"ERROR --autotune-dump: {url}: cannot be written: ")
     ]
-    assert line.endswith("what was tuned is kept for the next run with this dump path")
+    assert line.endswith("the tunings are kept, and the next run with this dump path writes them")
     assert (optional.ret, len([line for line in section(optional) if "cannot be written" in line])) == (0, 1)
     proxy.faults.clear()
     suite.run(*both(url))
@@ -515,11 +515,11 @@ def test_a_readonly_store_is_never_written_or_compacted(serial_suite: Suite, sec
 
     assert dump.ret == pytest.ExitCode.USAGE_ERROR
     (line,) = filter(None, dump.errlines)
-    assert line.startswith(f"ERROR: --autotune-dump: {url}?readonly: is only read (?readonly) (")
+    assert line.startswith(f"ERROR: --autotune-dump: {url}?readonly: is read-only (?readonly) (")
     assert "--autotune-update" not in load.stdout.str(), "it would be refused"
-    assert f"{url}?readonly is only read (?readonly): nothing was written there" in section(update)
+    assert f"{url}?readonly is read-only (?readonly), so nothing was written to it" in section(update)
     assert (update.ret, len(suite.tunings), "PUT" in proxy.requests) == (0, 1, False)
-    with pytest.raises(CacheError, match="is no store that could be compacted"):
+    with pytest.raises(CacheError, match="cannot be compacted, because it is a path or read-only"):
         stores.compact(f"{url}?readonly")
 
 
@@ -678,7 +678,9 @@ def test_an_unreadable_file_of_a_store_is_skipped_with_a_line(serial_suite: Suit
     other = suite.run(*options)
 
     assert (result.ret, other.ret, suite.tunings) == (0, 0, [])
-    assert f"{url}: {poisoned}: holds other bytes than its name says, and is left out" in "\n".join(section(result))
+    assert f"{url}: {poisoned}: is damaged (its bytes do not match its name), so it was ignored" in "\n".join(
+        section(result)
+    )
     assert len([line for line in section(other) if f"{url}: {unreadable}: " in line and "left out" in line]) == 1
     stores.compact(url)
     assert unreadable in objects(url), "what nobody can read is not removed"

@@ -195,7 +195,7 @@ def test_loaded_entries_missing_in_a_dump_are_counted_by_gpu(capsys: pytest.Capt
     )
     assert finished(beginning(asked, *missing), collected_run).left_out_entries == ()
     lines = [line.text for line in render_section(summary, 0)]
-    assert f"8 loaded entries that no test asked for stayed out of new.textproto (1 for {GPU}; 7 for {OTHER})" in lines
+    assert f"8 loaded entries that no test used: not written to new.textproto (1 for {GPU}; 7 for {OTHER})" in lines
     assert len(json_report.to_mapping(summary)["left_out"]) == 8
 
 
@@ -210,14 +210,24 @@ MISSED = RunResult(loaded=(("a", 1),), rows=rows(Outcome.HIT, Outcome.MISS, Outc
     ("summary", "limit", "failure", "skipped"),
     [
         (MISSED, "3", "", ""),
-        (MISSED, "2", "maximum allowed autotune cache misses exceeded: 3 > 2", ""),
+        (MISSED, "2", "too many autotune cache misses: 3, at most 2 allowed (see the summary)", ""),
         (MISSED, "75%", "", ""),
-        (MISSED, "74.9%", "maximum allowed autotune cache misses exceeded: 3 of 4 > 74.9%", ""),
-        (result(MISSED, untracked=("triton:k",)), "3", "maximum allowed autotune cache misses exceeded: 4 > 3", ""),
-        (result(MISSED, plan=FileDump(is_update=True)), "0", "", "this run updates the cache that it loads"),
+        (MISSED, "74.9%", "too many autotune cache misses: 3 of 4, at most 74.9% allowed (see the summary)", ""),
+        (
+            result(MISSED, untracked=("triton:k",)),
+            "3",
+            "too many autotune cache misses: 4, at most 3 allowed (see the summary)",
+            "",
+        ),
+        (
+            result(MISSED, plan=FileDump(is_update=True)),
+            "0",
+            "",
+            "this run updates the cache that it loads (check in a run without --autotune-update)",
+        ),
         (result(MISSED, is_interrupted=True), "0", "", "the run was interrupted"),
-        (RunResult(), "0", "", "nothing was loaded"),
-        (replace(MISSED, rows=()), "9", "1 entry was loaded and not one was asked for", ""),
+        (RunResult(), "0", "", "no cache was loaded"),
+        (replace(MISSED, rows=()), "9", "1 entry was loaded, but no test used any", ""),
         (
             result(
                 MISSED,
@@ -228,37 +238,37 @@ MISSED = RunResult(loaded=(("a", 1),), rows=rows(Outcome.HIT, Outcome.MISS, Outc
             ),
             "0",
             "",
-            "no test asked for a tuned kernel (3 passed, 9 skipped, 1 error)",
+            "no test called an autotuned kernel (3 passed, 9 skipped, 1 error)",
         ),
         (
             result(MISSED, rows=rows(None), incomplete_reason="1 test deselected", deselected_count=1),
             "0",
             "",
-            "no lookup of the tests had a result",
+            "no kernel of the tests was compared with the loaded cache",
         ),
         (
             result(MISSED, rows=(), incomplete_reason="t.py::t was skipped", is_only_skipped=True),
             "0",
-            "1 entry was loaded and not one was asked for (t.py::t was skipped)",
+            "1 entry was loaded, but no test used any (t.py::t was skipped)",
             "",
         ),
         (
             result(MISSED, unhooked=(("toy", "why"),), tuners=("toy.part",)),
             "9",
-            "requested tuner could not be hooked: toy",
+            "loaded entries were not used: the plugin could not hook toy (a line above has the reason)",
             "",
         ),
         (
             result(MISSED, unhooked=(("toy", "why"),), devices_by_tuner={"toy": frozenset()}),
             "9",
-            "requested tuner could not be hooked: toy",
+            "loaded entries were not used: the plugin could not hook toy (a line above has the reason)",
             "",
         ),
         (result(MISSED, unhooked=(("toy", "why"),), tuners=("other",)), "9", "", ""),
         (
             result(MISSED, devices_by_tuner={"gone": frozenset()}, adapters=("toy",)),
             "9",
-            "entries are loaded, and no adapter is installed for gone",
+            "loaded entries were not used: no adapter is installed for gone (install its package)",
             "",
         ),
         (
@@ -266,7 +276,7 @@ MISSED = RunResult(loaded=(("a", 1),), rows=rows(Outcome.HIT, Outcome.MISS, Outc
                 MISSED, devices_by_tuner=dict.fromkeys(["other", "toy.part"]), tuners=("toy",), tuners_named_by="-o"
             ),
             "9",
-            "entries of other are loaded, which -o leaves out: name them, too",
+            "loaded entries were not used: -o leaves out other (name it there, or set autotune_ignore)",
             "",
         ),
     ],
@@ -295,7 +305,7 @@ def test_max_misses_gives_each_kind_of_result_its_verdict(
 ) -> None:
     gate = judge(summary, Limit.parse(limit))
 
-    assert (gate.limit, gate.failure, gate.skip_reason.removeprefix("autotune cache misses not judged: ")) == (
+    assert (gate.limit, gate.failure, gate.skip_reason.removeprefix("autotune cache misses were not checked: ")) == (
         limit,
         failure,
         skipped,
@@ -325,7 +335,7 @@ def test_without_a_load_uncacheable_problems_pass_the_gate() -> None:
     rows = tuple(replace(row, outcome=Outcome.UNCACHEABLE) for row in MISSED.rows)
     gate = judge(replace(MISSED, loaded=(), rows=rows), Limit.parse("0"))
 
-    assert (gate.failure, gate.skip_reason) == ("", "autotune cache misses not judged: nothing was loaded")
+    assert (gate.failure, gate.skip_reason) == ("", "autotune cache misses were not checked: no cache was loaded")
 
 
 def test_a_gate_without_a_load_is_an_error_unless_a_test_loads() -> None:
@@ -354,7 +364,7 @@ def test_the_json_report_has_crashes_recoveries_and_old_versions() -> None:
     assert report["crashed"] == ["gw3"]
     assert "recovered 1 tuning" in text
     assert report["recovered"] == 1
-    assert "1 hit, tuned with toy 0.9; this run has toy 1.0 (another run tells)" in text
+    assert "1 hit was tuned with toy 0.9, but this run has toy 1.0 (another run tells)" in text
     assert report["other_versions"] == [{"tuned_with": "toy 0.9", "running": "toy 1.0", "hits": 1}]
 
 

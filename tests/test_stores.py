@@ -110,7 +110,7 @@ def test_reading_a_folder_a_pipe_or_a_large_file_is_an_error(tmp_path, monkeypat
     (tmp_path / "c.pb").write_bytes(b"12345")
     monkeypatch.setattr(stores.disk, "MAX_BYTES", 4)
     assert "is a folder, not a cache" in refusal(read_cache, tmp_path / "a.pb")
-    assert "is not a file" in refusal(read_cache, tmp_path / "b.pb")
+    assert "is not a regular file" in refusal(read_cache, tmp_path / "b.pb")
     assert "is larger than" in refusal(read_cache, tmp_path / "c.pb")
 
 
@@ -143,7 +143,7 @@ def test_a_folder_with_other_files_is_no_folder_cache(tmp_path):
     (tmp_path / "test_a.py").write_text("def test(): pass")
     path = f"{tmp_path}/"
     for action in (read_cache, check_writable, lambda path: update(path, adding(entry("add")))):
-        assert "is a folder with other things in it" in refusal(action, path)
+        assert "is a folder with other files in it" in refusal(action, path)
     assert os.listdir(tmp_path) == ["test_a.py"]
 
 
@@ -299,7 +299,7 @@ def test_writing_a_too_large_cache_fails_and_keeps_the_old_one(tmp_path, monkeyp
     monkeypatch.setattr(stores.disk, "MAX_BYTES", 2**20)
     large = Entry(entry("mul").problem, native=bytes(2**20))
 
-    assert "would have a file of more than 1 MiB, which is not read" in refusal(update, path, adding(large))
+    assert "was not written, because a file would have more than 1 MiB" in refusal(update, path, adding(large))
 
     assert read_cache(path).entries == (entry("add"),)
     assert litter(tmp_path) == []
@@ -427,7 +427,7 @@ def test_a_locked_folder_cache_is_an_error_not_a_partial_read(tmp_path, monkeypa
 
     with locked(tmp_path / "c" / f"{MARKER}.lock", 0) as is_locked:
         assert is_locked
-        assert "another process writes there" in refusal(read_cache, path)
+        assert "another process has held the lock" in refusal(read_cache, path)
 
     assert read_cache(path).entries == (entry("add"),)
 

@@ -41,8 +41,8 @@ def test_dash_q_shows_crashed_workers_and_recovered_tunings() -> None:
     summary = result(loaded=(("cache.pb", 1),), rows=(row(Outcome.HIT),), crashed_workers=("gw1",), recovered=2)
 
     assert shown(summary, -1) == [
-        "worker gw1 crashed; its last test may be missing here",
-        "recovered 2 tunings that an earlier run with this dump path could not write",
+        "worker gw1 crashed; its last test may be missing in this summary",
+        "recovered 2 tunings of an earlier run with this dump path, which ended before it wrote them",
     ]
 
 
@@ -52,15 +52,19 @@ def test_dash_q_shows_notes_and_dash_qq_hides_them() -> None:
 
     assert shown(summary, -1) == ["toy was used before the tests", "1 hit"]
     assert shown(summary, -2) == []
-    bypassed = result(summary, unhooked=(("toy", "why"),), notes=("toy was bypassed: why",), gate=Gate("0", "no"))
-    assert shown(bypassed, -1) == ["toy was bypassed: why", "1 hit"]
+    bypassed = result(
+        summary, unhooked=(("toy", "why"),), notes=("toy tunes without the plugin: why",), gate=Gate("0", "no")
+    )
+    assert shown(bypassed, -1) == ["toy tunes without the plugin: why", "1 hit"]
 
 
 def test_dash_qq_shows_why_an_unhooked_tuner_failed_the_gate() -> None:
-    failed = Gate("0", failure="requested tuner could not be hooked: toy")
+    failed = Gate(
+        "0", failure="loaded entries were not used: the plugin could not hook toy (a line above has the reason)"
+    )
     summary = result(loaded=(("cache.pb", 1),), notes=("toy was bypassed: why",), gate=failed)
 
-    assert shown(summary, -2) == ["toy was bypassed: why"]
+    assert shown(summary, -2) == ["toy tunes without the plugin: why"]
     assert shown(replace(summary, gate=Gate("0")), -2) == []
 
 
@@ -94,6 +98,6 @@ def test_a_run_without_lookups_names_a_missing_adapter() -> None:
     summary = result(loaded=(("cache.pb", 2),), devices_by_tuner={"gone": frozenset()}, adapters=("toy",))
 
     assert shown(summary) == [
-        "gone: entries are loaded, and no adapter for it is installed",
-        "no lookups: no adapter is installed for gone; 2 entries loaded for nothing",
+        "gone: loaded entries are not used, because no adapter for this tuner is installed (install its package)",
+        "the cache was not used: no adapter is installed for gone; 2 loaded entries not used",
     ]

@@ -635,7 +635,7 @@ def test_a_recorded_failure_is_stale_if_a_candidate_works(session) -> None:
 
     (lookup,) = loaded.lookups
     assert (lookup.outcome, lookup.is_tuned) == (Outcome.STALE, True)
-    assert lookup.reason == "every candidate failed when it was tuned, and one works now"
+    assert lookup.reason == "every candidate failed when this entry was tuned, but one works now"
     assert str(lookup.entry.choice).startswith("BLOCK=64")
 
 
@@ -771,7 +771,7 @@ def test_a_kernel_with_an_observing_post_hook_is_uncacheable(session) -> None:
 
     assert loaded.outcomes == ["hit", "uncacheable"], "the second one is remembered"
     assert len(seen) == len(CONFIGS)
-    assert loaded.lookups[-1].reason == "its post_hook observes each search, so the search must take place"
+    assert loaded.lookups[-1].reason == "its post_hook observes each search, so the search cannot be skipped"
 
 
 def test_a_librarys_kernel_with_a_partial_post_hook_is_recorded(session) -> None:
@@ -875,7 +875,7 @@ def test_an_unknown_benchmark_function_of_triton_gets_a_note(session) -> None:
 
     assert ran == [True]
     assert used is False
-    assert "its benchmark is not the one that is known here; that call was left to triton" in first.run.notes[0]
+    assert "the benchmark of this Triton version is unknown; triton tuned by itself" in first.run.notes[0]
 
 
 def test_the_interpreter_tunes_without_a_gpu_or_a_benchmarker(session) -> None:

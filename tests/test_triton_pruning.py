@@ -71,7 +71,7 @@ def test_an_entry_is_stale_if_the_pruner_adds_a_candidate(session) -> None:
     loaded = session(first.entries)
     assert call(kernel(add_a_candidate)) == 128
     assert [(lookup.outcome, lookup.reason) for lookup in loaded.lookups] == [
-        (Outcome.STALE, "pruning makes candidates that are not in the list, which were not measured")
+        (Outcome.STALE, "the kernel's pruner now adds candidates that were not measured")
     ]
     again = session((*first.entries, *loaded.entries))
     assert [call(kernel(add_a_candidate)), call(kernel(None))] == [128, 64]

@@ -167,7 +167,7 @@ def test_with_on_miss_error_a_miss_of_use_raises_miss_error(library: Library) ->
     script = "import mylib\nmylib.scale(65)"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=shipped.folder)
     assert "MissError: mylib: autotune.textproto, digest" in done.stderr
-    assert "nothing is tuned for function:mylib.scale (n=65, kind=a) on Here" in done.stderr
+    assert "no tuned choice is shipped for function:mylib.scale (n=65, kind=a) on Here" in done.stderr
 
     script = "import mylib\nmylib.scale(64, key={'n': 64, 'kind': 'a', 'x': object()})"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=shipped.folder)

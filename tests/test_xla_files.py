@@ -208,7 +208,7 @@ def test_convert_refuses_to_overwrite_other_xla_results(
     status, _, errors = convert("one.textproto", name, "--to=xla")
 
     assert status == 4
-    assert f"{name}: holds 1 problem that the other cache lacks, and was left as it was" in errors
+    assert f"{name}: was not overwritten, because it holds 1 problem that IN lacks" in errors
     assert (tmp_path / name).read_bytes() == before
 
 
@@ -233,20 +233,23 @@ def bad_inputs() -> list[tuple[tuple[str, ...], str]]:
         (("a.textproto", "b.docx"), 'b.docx: the suffix ".docx" is unknown'),
         (("a.textproto", "b.pb", "--from=xla"), "a.textproto: is not a file of XLA's autotuning results"),
         (("empty.pb", "b.pb"), "empty.pb: is empty"),
-        (("xla.textproto", "b.pb"), "xla.textproto: is a file of XLA's, not a cache (add --from=xla)"),
+        (("xla.textproto", "b.pb"), "xla.textproto: is a file of XLA, not a cache (add --from=xla)"),
         (("noise.pb", "b.pb", "--from=xla"), "noise.pb: is not a file of XLA's autotuning results"),
         (("cut.pb", "b.pb", "--from=xla"), "cut.pb: is damaged"),
         (("old.textproto", "b.pb", "--from=xla"), "old.textproto: XLA's file version is 2, not 3"),
-        (("a.textproto", "b.pb", "--to=xla"), "a.textproto: holds entries in both of XLA's formats (add --xla-format="),
-        (("none.textproto", "b.pb", "--to=xla"), "none.textproto: holds no entries of XLA"),
-        (("xla.textproto", "a.textproto", "--from=xla", "--to=xla"), "a.textproto: holds something else than XLA's"),
+        (("a.textproto", "b.pb", "--to=xla"), "a.textproto: has entries in both of XLA's formats (add --xla-format="),
+        (("none.textproto", "b.pb", "--to=xla"), "none.textproto: has no entries of XLA to write"),
+        (
+            ("xla.textproto", "a.textproto", "--from=xla", "--to=xla"),
+            "a.textproto: was not overwritten, because it is not a file of XLA",
+        ),
         (("a.textproto", "xla.textproto"), "xla.textproto:"),
-        (("a.textproto", "b.pb", "--device=x"), "--device: says what a file of XLA was tuned on (add --from=xla)"),
+        (("a.textproto", "b.pb", "--device=x"), "--device: is only for files of XLA (add --from=xla)"),
         (
             ("xla.textproto", "b.pb", "--from=xla", "--device=x"),
-            "--device: expected NAME,ARCH,MULTIPROCESSORS, not 'x'",
+            "--device: expected NAME,ARCH,MULTIPROCESSORS such as NVIDIA H200,sm_90,132, not 'x'",
         ),
-        (("a.textproto", "b.pb", "--xla-format=new"), "--xla-format: says what to write for XLA (add --to=xla)"),
+        (("a.textproto", "b.pb", "--xla-format=new"), "--xla-format: is only for output for XLA (add --to=xla)"),
         (("a.textproto", "file/b.pb"), "file/b.pb: cannot be written"),
         (("xla.textproto", "x/", "--from=xla", "--to=xla"), "x/: is a folder"),
     ]

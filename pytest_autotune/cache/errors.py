@@ -36,7 +36,7 @@ class ReportError(CacheError):
     """The user named the JSON report of a run as a cache."""
 
     def __init__(self, place: str) -> None:
-        super().__init__(place, "is the report of a run, not a cache", "name the cache that the run loaded or dumped")
+        super().__init__(place, "is a report of a run, not a cache", "name the cache that the run loaded or dumped")
 
 
 class MissingCacheError(CacheError):

@@ -116,10 +116,12 @@ class Location:
         # The text before an "@" may be a password, and the text behind a "?" a signature. No message may show them.
         safe_url = f"{scheme}://{without_credentials}"
         if without_credentials != bucket_and_folders:
-            raise CacheError(safe_url, "the URL holds credentials", "put them into the environment")
+            raise CacheError(
+                safe_url, "the URL holds credentials", "remove them, and set them as environment variables"
+            )
         if scheme not in SCHEMES or not _BUCKET_AND_FOLDERS.fullmatch(bucket_and_folders):
             urls = ", ".join([f"{name}://BUCKET/FOLDER/" for name in SCHEMES])
-            raise CacheError(safe_url, "is a URL of no store that is known", f"name one of {urls}, or a path")
+            raise CacheError(safe_url, "is a URL of an unknown kind of store", f"name one of {urls}, or a path")
         options = set(query.split("&")) - {""}
         unknown_options = sorted(options.difference(OPTIONS))
         if unknown_options:

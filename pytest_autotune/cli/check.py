@@ -32,10 +32,16 @@ from pytest_autotune.cli.output import (
 @click.command("check", short_help="whether caches are valid and sorted; exit status 1 if not")
 @click.argument("files", metavar="FILE...", nargs=-1, required=True, type=PATH)
 @click.option(
-    "--fix", is_flag=True, help="Write a file again that is only not sorted, laid out otherwise, or has entries twice."
+    "--fix",
+    is_flag=True,
+    help="Rewrite files that are valid but not sorted, formatted otherwise, or have duplicate entries.",
 )
 @click.option(
-    "--exported", metavar="MODULE", multiple=True, type=PATH, help="A module that was exported from FILE. Repeatable."
+    "--exported",
+    metavar="MODULE",
+    multiple=True,
+    type=PATH,
+    help="Also check this Python module, which was exported from FILE. Repeatable.",
 )
 def command(files: tuple[str, ...], fix: bool, exported: tuple[str, ...]) -> int:
     """Report the defects of each cache FILE, as FILE:LINE: DEFECT, or by the name of the entry.
@@ -46,7 +52,7 @@ def command(files: tuple[str, ...], fix: bool, exported: tuple[str, ...]) -> int
     """
     if exported and len(files) > 1:
         raise CacheError(
-            "--exported", "a module is exported from one cache, and several are named", "name only its cache"
+            "--exported", "a module belongs to one cache, but several FILEs are named", "name only its cache"
         )
     bad_cache_count = 0
     entry_count = 0
@@ -63,7 +69,7 @@ def command(files: tuple[str, ...], fix: bool, exported: tuple[str, ...]) -> int
         print_lines(defects)
     verdict = "fine"
     if bad_cache_count:
-        verdict = f"{bad_cache_count} to mend"
+        verdict = f"{describe_count(bad_cache_count, 'cache has', 'caches have')} defects"
     print_lines([f"{describe_count(len(files), 'cache')}, {describe_count(entry_count, 'entry')}: {verdict}"])
     if bad_cache_count:
         return FOUND
@@ -107,7 +113,7 @@ def _list_defects(path: str, cache: Cache) -> list[str]:
     for entry in cache.entries:
         if entry.choice is None and not entry.candidates and not entry.native:
             problem = f"{entry.problem} on {entry.problem.device.name}"
-            defects.append(safe(f"{path}: {problem} has no result (a run that updates tunes it)"))
+            defects.append(safe(f"{path}: {problem} has no result (a run with --autotune-update tunes it)"))
     # Only a single file has a form that can be compared. A folder and a store at a URL have many files.
     if not is_url(path) and not Location.parse(path, Path()).is_folder:
         defect = _find_form_defect(path, cache)
@@ -117,7 +123,7 @@ def _list_defects(path: str, cache: Cache) -> list[str]:
 
 
 def _find_form_defect(path: str, cache: Cache) -> str:
-    """Return the defect of a file whose bytes this package would write otherwise: ``FILE:LINE: is not as …``.
+    """Return the defect of a file whose bytes this package would write otherwise: ``FILE:LINE: is not sorted, …``.
 
     The line is the first that differs. A binary file has no lines, so only the file is named. The text is empty if the
     file has no such defect.
@@ -133,6 +139,6 @@ def _find_form_defect(path: str, cache: Cache) -> str:
     if cache_format.value.is_text:
         place += f":{find_first_difference(data.decode(), expected_data.decode())}"
     return (
-        f"{place}: is not as pytest-autotune writes it: not sorted, "
-        "laid out otherwise, or with something twice, of which only the faster one is used (--fix writes it again)"
+        f"{place}: is not sorted, not formatted as pytest-autotune does, or has duplicate entries "
+        "(pytest-autotune check --fix rewrites the file)"
     )

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _XLA = "xla"
 
 
-@click.command("convert", short_help="write a cache in another form, or between XLA's own files and caches")
+@click.command("convert", short_help="write a cache in another format, or convert from and to XLA's files")
 @click.argument("path", metavar="IN", type=PATH)
 @click.argument("output", metavar="OUT", type=PATH)
 @click.option("--from", "from_", type=click.Choice([_XLA]), help="IN is a file that XLA wrote.")
@@ -34,12 +34,12 @@ _XLA = "xla"
 @click.option(
     "--xla-format",
     type=click.Choice(["new", "legacy"]),
-    help="With --to=xla: which of XLA's two formats, where IN has entries of both.",
+    help="With --to=xla: which of XLA's two formats to write, if IN has entries of both.",
 )
 @click.option(
     "--device",
     metavar="NAME,ARCH,N",
-    help='With --from=xla: what the entries were tuned on, as "NVIDIA H200,sm_90,132" (XLA does not write it down).',
+    help='With --from=xla: the device of the entries, as "NVIDIA H200,sm_90,132" (XLA files do not name it).',
 )
 def command(
     path: str, output: str, from_: str | None, to: str | None, xla_format: str | None, device: str | None
@@ -49,9 +49,9 @@ def command(
     An existing OUT is replaced only if IN has every problem and every entry of OUT.
     """
     if device is not None and from_ is None:
-        raise CacheError("--device", "says what a file of XLA was tuned on", "add --from=xla")
+        raise CacheError("--device", "is only for files of XLA", "add --from=xla")
     if xla_format is not None and to is None:
-        raise CacheError("--xla-format", "says what to write for XLA", "add --to=xla")
+        raise CacheError("--xla-format", "is only for output for XLA", "add --to=xla")
     xla_device = None
     if device is not None:
         xla_device = _parse_device(device)
@@ -93,7 +93,7 @@ def _refuse_loss(cache: Cache, output: str, output_cache: Cache, remedy: str) ->
     if lost_problems:
         # All entries of a lost problem are lost. A user understands the number of problems better.
         lost = describe_count(len(lost_problems), "problem")
-    raise CacheError(output, f"holds {lost} that the other cache lacks, and was left as it was", remedy)
+    raise CacheError(output, f"was not overwritten, because it holds {lost} that IN lacks", remedy)
 
 
 def _parse_device(text: str) -> Device:
@@ -104,7 +104,7 @@ def _parse_device(text: str) -> Device:
     # The name may have a comma: "NVIDIA H200, NVL,sm_90,132".
     parts = list(map(str.strip, text.rsplit(",", 2)))
     if len(parts) != 3 or not parts[0] or not parts[2].isdecimal():
-        raise CacheError("--device", f"expected NAME,ARCH,MULTIPROCESSORS, not {text!r}")
+        raise CacheError("--device", f"expected NAME,ARCH,MULTIPROCESSORS such as NVIDIA H200,sm_90,132, not {text!r}")
     return Device(parts[0], parts[1], int(parts[2]))
 
 
@@ -114,7 +114,7 @@ def _read_cache(path: str) -> Cache:
         return refuse_lossy(stores.read_cache(path))
     except CacheError:
         if _is_xla_file(path):
-            raise CacheError(path, "is a file of XLA's, not a cache", "add --from=xla") from None
+            raise CacheError(path, "is a file of XLA, not a cache", "add --from=xla") from None
         raise
 
 
@@ -167,7 +167,7 @@ def _write_xla(cache: Cache, path: str, output: str, format_name: str | None) ->
     line = f"{describe_count(len(written_entries), 'entry')} written to {output} in XLA's {layout.value} format"
     left_out_count = len(cache.entries) - len(written_entries)
     if left_out_count:
-        line += f"; {describe_count(left_out_count, 'other')} left out"
+        line += f"; {describe_count(left_out_count, 'entry')} of other tuners or formats left out"
     return line
 
 
@@ -183,11 +183,11 @@ def _choose_xla_layout(layouts: Set[XlaLayout], path: str, format_name: str | No
         for layout in layouts:
             if layout.value == format_name:
                 return layout
-        raise CacheError(path, f"holds no entries of XLA in its {format_name} format")
+        raise CacheError(path, f"has no entries in XLA's {format_name} format", "leave --xla-format out")
     if not layouts:
-        raise CacheError(path, "holds no entries of XLA")
+        raise CacheError(path, "has no entries of XLA to write", "name a cache of a JAX suite")
     if len(layouts) > 1:
-        raise CacheError(path, "holds entries in both of XLA's formats", "add --xla-format=new or --xla-format=legacy")
+        raise CacheError(path, "has entries in both of XLA's formats", "add --xla-format=new or --xla-format=legacy")
     (only_layout,) = layouts
     return only_layout
 
@@ -202,5 +202,5 @@ def _refuse_xla_loss(cache: Cache, output: str, old_data: bytes) -> None:
     if not old_data.strip():
         return
     if not _is_xla_data(old_data, output):
-        raise CacheError(output, "holds something else than XLA's autotuning results", "name a new file")
+        raise CacheError(output, "was not overwritten, because it is not a file of XLA", "name a new file")
     _refuse_loss(cache, output, _decode_xla(old_data, output), "name another file, or remove this one")

@@ -30,11 +30,11 @@ _MAX_HEADING_LENGTH = 113
 _MAX_VERSIONS_LENGTH = 90
 
 
-@click.command("diff", short_help="how two caches differ")
+@click.command("diff", short_help="show how two caches differ")
 @click.argument("old", metavar="OLD", type=PATH)
 @click.argument("new", metavar="NEW", type=PATH)
 @click.option("--exit-code", is_flag=True, help="Exit status 1 if they differ.")
-@click.option("--markdown", is_flag=True, help="Tables for the comment of a pull request: only what changed.")
+@click.option("--markdown", is_flag=True, help="Print Markdown tables of the changes, for a comment on a pull request.")
 def command(old: str, new: str, exit_code: bool, markdown: bool) -> int:
     """Print the differences between the caches OLD and NEW: a line of counts, then a row for each entry.
 

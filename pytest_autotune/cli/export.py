@@ -18,11 +18,11 @@ from pytest_autotune.production.export_python import ExportedModule, build_modul
 from pytest_autotune.production.export_table import PRESETS, TableLayout, build_tables, is_table
 
 
-@click.command("export", short_help="choices as a module of Python, or as JSON that other libraries read")
+@click.command("export", short_help="write choices as a Python module, or as JSON that other libraries read")
 @click.argument("file", metavar="FILE", type=PATH)
-@click.option("--to", type=click.Choice(["python", "table", "fla"]), required=True, help="What to write.")
+@click.option("--to", type=click.Choice(["python", "table", "fla"]), required=True, help="The format of OUT.")
 @click.option(
-    "-o", "--output", metavar="OUT", type=PATH, required=True, help="The module, or the folder of JSON files."
+    "-o", "--output", metavar="OUT", type=PATH, required=True, help="The Python module, or the folder of JSON files."
 )
 @click.option("--kernel", "kernels", metavar="GLOB", multiple=True, help="Only these kernels. Repeatable.")
 @click.option("--device", "devices", metavar="GLOB", multiple=True, help="Only these devices. Repeatable.")
@@ -31,19 +31,23 @@ from pytest_autotune.production.export_table import PRESETS, TableLayout, build_
     "aliases",
     metavar="'NAME = OTHER'",
     multiple=True,
-    help="The device NAME takes the choices of the device OTHER, which has its architecture. Both are bare names, such "
+    help="The device NAME uses the choices of the device OTHER of the same architecture. Both are bare names, such "
     "as NVIDIA H200, without the brackets that a summary shows. Repeatable.",
 )
-@click.option("--preset", type=click.Choice(list(PRESETS)), help="With --to=table: the fused MoE tables of this one.")
+@click.option(
+    "--preset", type=click.Choice(list(PRESETS)), help="With --to=table: write the fused MoE tables of this library."
+)
 @click.option(
     "--file",
     "file_pattern",
     metavar="PATH",
-    help="With --to=table: the files, with {names} of the key, {device} and {triton}, as in 'N={N},{device}.json'; "
-    "[a part in brackets] is left out where a name in it has no value.",
+    help="With --to=table: the names of the files, such as 'N={N},{device}.json', with "
+    "{parts} of the key, {device} and {triton}. A part in [brackets] is left out if a name in it has no value.",
 )
-@click.option("--row", metavar="NAME", help="With --to=table: the number of the key that a file has rows for.")
-@click.option("--values", metavar="NAMES", default="", help="With --file: the params in a row, with commas; else all.")
+@click.option("--row", metavar="NAME", help="With --to=table: the part of the key that the rows are for, such as M.")
+@click.option(
+    "--values", metavar="NAMES", default="", help="With --file: the params in a row, separated by commas. Default: all."
+)
 def command(
     file: str,
     to: str,
@@ -67,10 +71,10 @@ def command(
     """
     cache = refuse_lossy(stores.read_cache(file))
     if aliases and to != "python":
-        raise CacheError("--alias", "is for --to=python", "leave it out")
+        raise CacheError("--alias", "works only with --to=python", "leave it out")
     has_layout = bool(preset or file_pattern or row or values)
     if has_layout and to != "table":
-        raise CacheError(f"--to={to}", "takes no layout", "--preset, --file, --row and --values are for --to=table")
+        raise CacheError(f"--to={to}", "does not take --preset, --file, --row and --values", "they are for --to=table")
     if to == "table":
         layout = _choose_layout(preset, file_pattern, row, values)
         print_lines(_write_files(output, build_tables(cache, layout, kernels, devices), is_table))
@@ -99,7 +103,7 @@ def _choose_layout(preset: str | None, file_pattern: str | None, row: str | None
     if preset and not has_own_layout:
         return PRESETS[preset]
     if preset or not file_pattern or not row:
-        raise CacheError("--to=table", "takes --preset, or --file and --row", "see pytest-autotune export --help")
+        raise CacheError("--to=table", "needs --preset, or both --file and --row", "see pytest-autotune export --help")
     names = []
     for name in values.split(","):
         if name.strip():
@@ -123,7 +127,9 @@ def _write_files(output: str, texts: Mapping[str, str], is_export: Callable[[str
         file = stores.OutputFile(path, below=output)
         old_text = file.read().decode(errors="replace")
         if old_text.strip() and not is_export(old_text):
-            raise CacheError(path, "is no earlier export, and stays as it is", "name another --output or --file")
+            raise CacheError(
+                path, "was not overwritten, because it is not an earlier export", "name another --output or --file"
+            )
         files[relative_path] = file
     for relative_path, file in files.items():
         file.replace(texts[relative_path].encode())
@@ -158,7 +164,7 @@ class _ExportCommand:
         :param module: the name of the module in messages.
         :raises CacheError: for any other line.
         """
-        error = CacheError(module, f"COMMAND is no command of pytest-autotune: {line}", "export it again")
+        error = CacheError(module, f"its COMMAND is not a command of pytest-autotune export: {line}", "export it again")
         try:
             # The first two words are "pytest-autotune" and "export".
             arguments = shlex.split(line)[2:]
@@ -224,7 +230,7 @@ def find_export_defect(cache: Cache, path: str, module: str) -> str:
 
     :param path: the path of the cache.
     :param module: the path of the exported module.
-    :returns: a line such as ``mylib/choices.py:300: is not what cache.pb says (COMMAND)``. The command mends it.
+    :returns: a line such as ``mylib/choices.py:300: differs from a new export of cache.pb (run: COMMAND)``.
     :raises CacheError: if the module is no export.
     """
     text = stores.read_file(module).decode(errors="replace")
@@ -233,4 +239,4 @@ def find_export_defect(cache: Cache, path: str, module: str) -> str:
     if text == expected_text:
         return ""
     line_number = find_first_difference(text, expected_text)
-    return safe(f"{module}:{line_number}: is not what {path} says ({export_command})")
+    return safe(f"{module}:{line_number}: differs from a new export of {path} (run: {export_command})")

@@ -67,7 +67,7 @@ def _parse_limit(context: click.Context, parameter: click.Parameter, text: str |
         raise click.BadParameter(str(error)) from None
 
 
-@click.command("gate", short_help="one verdict on the reports of many pytest processes")
+@click.command("gate", short_help="check the reports of many pytest processes as one run")
 @click.argument("files", metavar="CACHE...", nargs=-1, required=True, type=PATH)
 @click.option(
     "--reports",
@@ -84,17 +84,17 @@ def _parse_limit(context: click.Context, parameter: click.Parameter, text: str |
     default="0",
     show_default=True,
     callback=_parse_limit,
-    help="Fail when more than N problems, or P% of them, were not hits.",
+    help="Fail if more than N or P% of the problems were no hits.",
 )
-@click.option("--fail-on-unused", is_flag=True, help="Fail when no process asked for an entry; needs --expect.")
+@click.option("--fail-on-unused", is_flag=True, help="Fail if no process used an entry of the CACHEs. Needs --expect.")
 @click.option(
     "--max-drift",
     metavar="N|P%|off",
     callback=_parse_limit,
-    help="Fail when more than N choices, or P% of those that --autotune-verify raced, are slower.",
+    help="Fail if more than N or P% of the choices that --autotune-verify raced are slower.",
 )
-@click.option("--junit", metavar="FILE", type=PATH, help="Write the verdict as a test case in JUnit's form.")
-@click.option("--markdown", metavar="FILE", type=PATH, help="Write the result as Markdown.")
+@click.option("--junit", metavar="FILE", type=PATH, help="Write the result as a JUnit XML file with one test case.")
+@click.option("--markdown", metavar="FILE", type=PATH, help="Write the result as a Markdown file.")
 def command(
     files: tuple[str, ...],
     folder: str,
@@ -107,8 +107,8 @@ def command(
 ) -> int:
     """Judge the pytest processes of a CI run as one, by the reports that --autotune-report=FOLDER/ wrote.
 
-    Each process must have loaded the CACHEs as they are now. Exit status 1, with lines that say why, if a report is
-    missing, not finished or of another run, if no process asked for anything, or if a limit is exceeded.
+    Each process must have loaded the CACHEs as they are now. The exit status is 1, and lines say why, if a report is
+    missing, unfinished or of another run, if no process called an autotuned kernel, or if a limit is exceeded.
     """
     if fail_on_unused and expect is None:
         raise click.UsageError("--fail-on-unused: a process may be missing (add --expect=N, the number of processes)")
@@ -147,10 +147,10 @@ def _prepare_output_file(path: str, beginning: str, cache_paths: Sequence[str]) 
     """
     location = Location.parse(path, Path())
     if location.url:
-        raise CacheError(str(location), "is a URL, and a report is a file", "name a path")
+        raise CacheError(str(location), "is a URL, but a report must be a file", "name a path")
     for cache_path in cache_paths:
         if Location.parse(cache_path, Path()).resolved == location.resolved:
-            raise CacheError(path, "is a cache of this gate", "name another file")
+            raise CacheError(path, "is one of the caches to check, not a report", "name another file")
     file = stores.OutputFile(path)
     try:
         obstacle = describe_obstacle(Path(location.resolved), beginning)
@@ -198,7 +198,7 @@ def _with_drift_section(result: RunResult, reports: Sequence[ProcessReport], lim
             if damage:
                 errors.append(f"{report.path}: is damaged ({damage})")
     if not race_values:
-        errors.append(f"--max-drift: no process ran with {race_option.flag}")
+        errors.append(f"--max-drift: no process ran with {race_option.flag} (add it to their commands)")
     if errors:
         return replace(result, errors=(*result.errors, *errors))
     # Processes with different values, such as 1/2 and 2/2, are treated as if they had raced all choices together.
@@ -273,16 +273,16 @@ def _describe_reports(reports: Sequence[ProcessReport], has_unused_gate: bool) -
     lines = []
     for report in reports:
         if report.no_part_reason:
-            lines.append(f"{report.path}: took no part: {report.no_part_reason}")
+            lines.append(f"{report.path}: did not use the cache: {report.no_part_reason}")
         elif report.record is not None:
             collected = report.record.collected
             test_counts.update(collected.test_counts)
             if has_unused_gate and collected.not_passed_reason:
-                lines.append(f"{report.path}: not complete: {collected.not_passed_reason}")
+                lines.append(f"{report.path}: not every test passed: {collected.not_passed_reason}")
     tests = describe_test_counts(test_counts)
     if reports and all(report.no_part_reason for report in reports):
         # Their tests are not counted. They may have run, but they used no cache.
-        tests = "no process took part"
+        tests = "no process used the cache"
     return [f"{describe_count(len(reports), 'report')}: {tests}", *lines]
 
 

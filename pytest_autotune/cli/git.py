@@ -37,14 +37,14 @@ _UNQUOTED_PATTERN = re.compile(r"[\w./*\\-]+", re.ASCII)
 _CONTROL_CHARACTER = re.compile(r"[\x00-\x1f\x7f]")
 
 
-@click.command("git-setup", short_help="have git merge caches by problem, and show them by choice")
+@click.command("git-setup", short_help="let git merge caches by problem, and show their choices in diffs")
 @click.argument("files", metavar="[FILE]...", nargs=-1, type=PATH)
 @click.option("--global", "globally", is_flag=True, help="Register for all repositories of this user.")
 def setup(files: tuple[str, ...], globally: bool) -> None:
-    """Write .gitattributes for the caches FILE... and register what it names in git's configuration.
+    """Write .gitattributes for the caches FILE..., and register the merge driver in git's configuration.
 
-    The attributes are to be committed; the configuration belongs to this clone, so that each other clone runs this
-    once, without FILE. Where it is not registered, git merges and shows the lines, as it always does.
+    Commit .gitattributes. The configuration belongs to this clone: run git-setup once in each other clone, without
+    FILE. In a clone without it, git merges and shows the caches line by line, as any other file.
     """
     root = Path(_run_git("rev-parse", "--show-toplevel").removesuffix("\n"))
     attributes_file = root / ".gitattributes"
@@ -57,7 +57,7 @@ def setup(files: tuple[str, ...], globally: bool) -> None:
     owner = "clone"
     if globally:
         owner = "user"
-    message = f"registered in the configuration of this {owner}"
+    message = f"the merge driver is registered in the git configuration of this {owner}"
     if added_lines:
         message += "; commit .gitattributes"
     elif not _names_driver(attributes_file):
@@ -101,7 +101,7 @@ def _run_git(*arguments: str) -> str:
         raise CacheError("git", f"cannot be run: {error.strerror}") from None
     if process.returncode:
         error_lines = process.stderr.strip().splitlines()
-        event = f"ended with {process.returncode}"
+        event = f"ended with exit status {process.returncode}"
         if error_lines:
             event = error_lines[0]
         raise CacheError(f"git {arguments[0]}", event)
@@ -182,7 +182,7 @@ def _find_program() -> str:
     return NAME
 
 
-@click.command("git-merge", short_help="git's merge driver; git-setup installs it")
+@click.command("git-merge", short_help="the merge driver that git runs; git-setup installs it")
 @click.argument("ancestor")
 @click.argument("ours")
 @click.argument("theirs")
@@ -204,7 +204,7 @@ def merge(ancestor: str, ours: str, theirs: str, path: str) -> int:
         stores.OutputFile(ours).replace(encode(combined.cache, cache_format))
     except CacheError as error:
         # With this exit status, git leaves the file as a conflict for the user.
-        print_lines([f"{NAME}: {safe(path)}: cannot be merged as a cache: {error}"], err=True)
+        print_lines([f"{NAME}: {safe(path)}: cannot be merged by entries, so git merges its lines: {error}"], err=True)
         return FOUND
     print_lines([f"{safe(path)}: {line}" for line in describe_combined(combined)], err=True)
     return OK
@@ -232,7 +232,7 @@ def _read_ancestor(file: str, cache_format: Format, path: str) -> Cache:
     return decode(data, cache_format, path)
 
 
-@click.command("git-textconv", short_help="a line for each entry; git-setup has git diff show these")
+@click.command("git-textconv", short_help="a line for each entry, for git diff; git-setup installs it")
 @click.argument("file")
 def textconv(file: str) -> None:
     """Print a line for each entry of the cache FILE: the problem, its device, the choice, and the rest in short.

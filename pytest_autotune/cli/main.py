@@ -21,8 +21,9 @@ PROGRAM = "pytest-autotune"
 @click.group(
     no_args_is_help=False,
     context_settings={"help_option_names": ["-h", "--help"]},
-    epilog="Exit status: 0; 1 where check, gate, --exit-code or git-merge found something; 4, with one line, "
-    "where arguments make no sense or a file cannot be read or written.",
+    epilog="Exit status: 0 if all is well; 1 if check, gate, --exit-code or git-merge found "
+    "something; 4, with one line, "
+    "if arguments are wrong or a file cannot be read or written.",
 )
 @click.version_option(__version__, prog_name=PROGRAM, message="%(prog)s %(version)s")
 def commands() -> None:

@@ -30,7 +30,7 @@ from pytest_autotune.cli.output import (
 )
 
 
-@click.command("merge", short_help="several caches as one")
+@click.command("merge", short_help="write several caches into one")
 @click.argument("files", metavar="FILE...", nargs=-1, required=True, type=PATH)
 @click.option(
     "-o",
@@ -38,13 +38,13 @@ from pytest_autotune.cli.output import (
     metavar="OUT",
     type=PATH,
     required=True,
-    help="Where to write; a cache that is there is replaced, one at a URL is added to.",
+    help="The cache to write. A file is replaced; a store at a URL keeps its entries.",
 )
 @click.option(
     "--base",
     metavar="FILE",
     type=PATH,
-    help="The cache that all FILEs began with: what one FILE removed is removed.",
+    help="The common ancestor of the FILEs: an entry that one FILE removed is left out.",
 )
 def command(files: tuple[str, ...], output: str, base: str | None) -> None:
     """Write the entries of all FILEs into one cache, with all devices.
@@ -72,7 +72,7 @@ def command(files: tuple[str, ...], output: str, base: str | None) -> None:
     line = f"{counts} written to {safe(updated.written_to)}"
     if lost_count:
         problems = describe_count(lost_count, "problem")
-        line += f"; {problems} of its old content gone, which no FILE has (to keep it, name OUT as a FILE, too)"
+        line += f"; {problems} of the old OUT removed, because no FILE has them (to keep them, name OUT as a FILE, too)"
     print_lines([line, *describe_combined(combined, base is not None)])
     refuse_file_beside(output, updated)
 
@@ -84,7 +84,7 @@ def _refuse_duplicates(paths: Sequence[str]) -> None:
     """
     for path in paths:
         if paths.count(path) > 1:
-            raise CacheError(path, "is named twice")
+            raise CacheError(path, "is named twice", "name each FILE once")
 
 
 def _find_names_of_output(paths: Sequence[str], output: str) -> list[str]:
@@ -130,7 +130,7 @@ def describe_combined(combined: CombinedCaches, has_base: bool = True) -> Iterat
 
 def _describe_removed(combined: CombinedCaches) -> Iterator[str]:
     """Yield a heading, and a line for each entry of the ancestor that a merged cache no longer has."""
-    yield f"{describe_count(len(combined.removed), 'entry')} left out, which one side removed or replaced:"
+    yield f"{describe_count(len(combined.removed), 'entry')} left out, because one side removed or replaced them:"
     combined_problems = {entry.problem for entry in combined.cache.entries}
     for entry in combined.removed:
         line = describe_on_device(entry.problem)
@@ -141,14 +141,17 @@ def _describe_removed(combined: CombinedCaches) -> Iterator[str]:
 
 def _describe_ambiguous(entries: Sequence[Entry], has_base: bool) -> Iterator[str]:
     """Yield a heading, a line for each entry, and the way to drop the entries of code that is gone."""
-    yield f"{describe_count(len(entries), 'entry')} of one problem and several fingerprints, all of which stay:"
+    yield (
+        f"{describe_count(len(entries), 'entry')} kept that differ in code or candidates (the "
+        f"fingerprint) but have the same problem:"
+    )
     for entry in entries:
         fingerprint = safe(", ".join(map(str, entry.fingerprint)))
         yield f"{describe_on_device(entry.problem)}: {describe_choice_and_time(entry)}; {fingerprint}"
-    remedy = "a run with --autotune-update=prune"
+    remedy = "pytest --autotune-update=prune"
     if not has_base:
-        remedy += ", or --base=FILE,"
-    yield f"  ({remedy} drops those of code that is gone)"
+        remedy += ", or merge --base=FILE,"
+    yield f"  ({remedy} drops the entries of code that is gone)"
 
 
 def _describe_conflicts(conflicts: Sequence[Sequence[MeasuredEntry]]) -> Iterator[str]:
@@ -157,7 +160,7 @@ def _describe_conflicts(conflicts: Sequence[Sequence[MeasuredEntry]]) -> Iterato
     :param conflicts: for each problem its entries; the first of them is kept.
     """
     problems = describe_count(len(conflicts), "problem")
-    yield f"{problems} with several entries, of which the one stays that a run would keep:"
+    yield f"{problems} with several entries; the entry that a run would keep was kept:"
     for conflict in conflicts:
         kept_entry = conflict[0].entry
         yield describe_on_device(kept_entry.problem)
@@ -169,12 +172,12 @@ def _describe_conflicts(conflicts: Sequence[Sequence[MeasuredEntry]]) -> Iterato
             yield f"    {verb} {safe(cache_name)}: {describe_choice_and_time(measured.entry)}"
 
 
-@click.command("compact", short_help="fewer and larger segments in a store at a URL")
+@click.command("compact", short_help="merge the many files of a store at a URL into few")
 @click.argument("url", metavar="URL")
 def compact(url: str) -> None:
     """Merge what runs have added to the store at URL into one segment for each device.
 
-    Entries that were removed go for good. It is safe beside runs that read and write, and beside another compact.
+    Removed entries are then gone for good. Runs may read and write the store meanwhile, and so may another compact.
     """
     old_count, new_count = stores.compact(url)
     print_lines([f"{safe(url)}: {describe_count(old_count, 'segment')} merged into {new_count}"])

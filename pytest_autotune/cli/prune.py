@@ -49,7 +49,7 @@ from pytest_autotune.run.settle import InitialCaches, settle_run
 from pytest_autotune.run.unused import CacheUsage
 
 
-@click.command("prune", short_help="drop entries that no run asked for")
+@click.command("prune", short_help="drop entries that no run used")
 @click.argument("file", metavar="FILE", type=PATH)
 @click.option(
     "--unused-in",
@@ -57,26 +57,34 @@ from pytest_autotune.run.unused import CacheUsage
     metavar="REPORT.json",
     type=PATH,
     multiple=True,
-    help="A report that --autotune-report wrote. Repeatable: what one of them has asked for stays.",
+    help="A report that --autotune-report wrote. Repeatable: an entry that one of the runs used stays.",
 )
 @click.option(
     "--reports",
     "folder",
     metavar="FOLDER/",
     type=PATH,
-    help="The folder of --autotune-report=FOLDER/: all its reports, with --together; needs --expect.",
+    help="The folder of --autotune-report=FOLDER/: use all its reports, as --together. Needs --expect.",
 )
 @click.option("--expect", metavar="N", type=click.IntRange(1), help="The number of reports in FOLDER/.")
 @click.option(
     "--together",
     is_flag=True,
-    help="The reports are all parts of one run, such as shards: drop what a single run of all their tests would call "
-    "unused. If a test was skipped or failed, it may need any entry, so all stay.",
+    help="The reports are parts of one run, such as shards: drop the entries that all parts together did not use. If a "
+    "test was skipped or failed, nothing is dropped, because the test may need any entry.",
 )
-@click.option("--allow-skipped", is_flag=True, help="With --together: skipped tests need no entry. Failed tests may.")
+@click.option(
+    "--allow-skipped",
+    is_flag=True,
+    help="With --together: drop entries even if tests were skipped (but not if tests failed).",
+)
 @click.option("--dry-run", is_flag=True, help="Show what would be dropped, and write nothing.")
-@click.option("--device", metavar="NAME", help="Only entries of devices with this in id or name; a glob with * or ?.")
-@click.option("--exit-code", is_flag=True, help="Exit status 1 where entries are dropped, or would be.")
+@click.option(
+    "--device",
+    metavar="NAME",
+    help="Drop only entries of devices whose id or name contains NAME, or matches a glob such as *H200*.",
+)
+@click.option("--exit-code", is_flag=True, help="Exit with status 1 if entries are dropped, or would be.")
 def command(
     file: str,
     paths: tuple[str, ...],
@@ -186,7 +194,7 @@ def _refuse_contradictions(
     if folder is not None and expect is None:
         raise click.UsageError("--reports: a process may be missing (add --expect=N, the number of processes)")
     if allow_skipped and not are_parts:
-        raise click.UsageError("--allow-skipped: it goes with the parts of one run (add --together or --reports)")
+        raise click.UsageError("--allow-skipped works only for the parts of one run (add --together or --reports)")
 
 
 def _list_folder_paths(folder: str, expect: int | None) -> list[str]:
@@ -241,17 +249,19 @@ class ReportedUse:
         """
         collected = self.record.collected
         if self.no_part_reason and not allow_skipped:
-            doubt = f"{self.path}: the process took no part ({self.no_part_reason}), so its tests may need any entry"
-            return f"{doubt} (--allow-skipped drops entries all the same)"
+            doubt = f"{self.path}: the process did not use the cache ({self.no_part_reason}), so nothing was dropped"
+            return f"{doubt} (to drop entries all the same, add --allow-skipped)"
         if collected.not_passed_reason:
-            doubt = f"{self.path}: {collected.not_passed_reason}, so its tests may need any entry"
+            doubt = (
+                f"{self.path}: {collected.not_passed_reason}, so its tests may need any entry, and nothing was dropped"
+            )
             if not collected.has_only_skips:
                 return doubt
             if not allow_skipped:
-                return f"{doubt} (--allow-skipped drops entries all the same)"
+                return f"{doubt} (to drop entries all the same, add --allow-skipped)"
         if collected.bypass_reason:
             # A test without tuners asked for no entry, and the same test may ask for entries in another run.
-            return f"{self.path}: {collected.bypass_reason}, so it may need any entry"
+            return f"{self.path}: {collected.bypass_reason}, so it may need any entry, and nothing was dropped"
         return ""
 
 
@@ -361,8 +371,8 @@ def _read_report(path: str, *, may_be_incomplete: bool) -> ReportedUse:
         raise CacheError(path, report.error, "write one with --autotune-report=REPORT.json")
     incomplete_reason = record.collected.incomplete_reason
     if incomplete_reason and not may_be_incomplete:
-        event = f"of a run that was not complete ({incomplete_reason}), so nothing is known to be unused"
-        raise CacheError(path, event, "with all shards' reports: --together")
+        event = f"the run was not complete ({incomplete_reason}), so no entry is known to be unused"
+        raise CacheError(path, event, "if you name the reports of all parts of the run, add --together")
     usage = _compute_usage({path: record})
     loaded_paths = tuple(loaded.path for loaded in report.loaded)
     return ReportedUse(path, record, usage, report.no_part_reason, loaded_paths)

@@ -34,11 +34,15 @@ _Groups: TypeAlias = "Mapping[tuple[str, Device], list[Entry]]"
 _SUGGESTION_COUNT = 5
 
 
-@click.command("show", short_help="tables of what a cache holds")
+@click.command("show", short_help="show the choices of a cache as tables")
 @click.argument("file", metavar="FILE", type=PATH)
-@click.option("--kernel", metavar="NAME", help="Only kernels with this in TUNER:KERNEL; a glob if it has * or ?.")
-@click.option("--device", metavar="NAME", help="Only devices with this in id or name; a glob as above.")
-@click.option("--summary", is_flag=True, help="A row for each kernel and device instead of their tables.")
+@click.option(
+    "--kernel",
+    metavar="NAME",
+    help="Only kernels whose TUNER:KERNEL contains NAME, or matches a glob such as *matmul*.",
+)
+@click.option("--device", metavar="NAME", help="Only devices whose id or name contains NAME, or matches a glob.")
+@click.option("--summary", is_flag=True, help="Only one row for each kernel and device.")
 def command(file: str, kernel: str | None, device: str | None, summary: bool) -> int:
     """Print the cache FILE as tables: a table for each kernel and device, with a row for each problem."""
     cache = with_warning(stores.read_cache(file))
@@ -105,7 +109,7 @@ def _describe_absence(wanted: str, names: Sequence[str]) -> str:
     shown_names = get_close_matches(wanted, distinct_names, _SUGGESTION_COUNT, cutoff=0.3)
     if not shown_names:
         shown_names = distinct_names[:_SUGGESTION_COUNT]
-    text = f"no entry of {wanted}; there are: {', '.join(shown_names)}"
+    text = f"no entry matches {wanted}; the cache has: {', '.join(shown_names)}"
     if len(distinct_names) > len(shown_names):
         text += f" and {len(distinct_names) - len(shown_names)} more (--summary)"
     return safe(text)

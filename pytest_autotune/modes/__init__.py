@@ -130,9 +130,9 @@ MODES = (
             Option(
                 "sweep",
                 "sweep",
-                "Run each problem with one of its candidates, which the seed and the problem pick; nothing is loaded, "
-                "measured or dumped. 2/5: the second of five sweeps that together run up to five candidates of each "
-                "problem",
+                "Run each problem with a candidate that SEED picks, without tuning and without a "
+                "cache. 2/5: the second of "
+                "five runs that together test up to five candidates of each problem",
                 "SEED|I/K",
                 only="flag",
             ),
@@ -144,8 +144,8 @@ MODES = (
             Option(
                 "verify",
                 "verify",
-                "Race loaded choices against the other candidates: of all hits, or of 2/7 the second of seven parts. A "
-                "choice that is slower is listed, and replaced in a dump",
+                "Measure whether another candidate is faster than each loaded choice, and list such choices; an update "
+                "replaces them. 2/7: check only the second of seven parts",
                 "all|I/K",
                 only="flag",
                 alone="all",
@@ -153,20 +153,20 @@ MODES = (
             Option(
                 "max_drift",
                 "limit",
-                "Fail the run when more than N choices, or P% of those raced, are slower",
+                "With --autotune-verify: fail the run if more than N or P% of the checked choices are slower",
                 "N|P%|off",
                 "no limit",
             ),
             Option(
                 "verify_seconds",
                 "seconds",
-                "Seconds that each process spends on the races of --autotune-verify",
+                "Seconds that each process may spend on --autotune-verify",
                 default="300",
                 only="ini",
             ),
         ),
         answers="whether the choices are still the fastest",
-        without_mode="no choice is raced again",
+        without_mode="this run races no choices",
     ),
     ModeRow(
         "problems",
@@ -174,8 +174,9 @@ MODES = (
             Option(
                 "problems",
                 "paths",
-                "List the problems in this file that no test asks for: what pytest_autotune.use(…, report=PATH) wrote "
-                "down in production. Repeatable",
+                "List the problems in this file that no test calls. pytest_autotune.use(…, "
+                "report=PATH) writes the file in "
+                "production. Repeatable",
                 "PATH",
                 only="flag",
             ),
@@ -187,8 +188,9 @@ MODES = (
             Option(
                 "compile_ahead",
                 "word",
-                "on: threads compile the loaded choices of Triton's kernels before tests ask for them, where each "
-                "process has more than one core",
+                "on: threads compile the loaded choices of Triton's kernels before the tests "
+                "call them, if each process "
+                "has more than one core",
                 "on|off",
                 "on",
                 only="ini",

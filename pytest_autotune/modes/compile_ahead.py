@@ -90,7 +90,7 @@ class CompileAhead(Mode):
         return [Event(COMPILED, data=data)]
 
     def build_section(self, result: RunResult) -> Section:
-        """Return the section with the sums of all processes: ``12 kernels compiled ahead in 3.4s``."""
+        """Return the section with the sums of all processes: ``12 kernels compiled before their tests in 3.4s``."""
         kernel_count = failed_count = 0
         seconds: float = 0
         reason = ""
@@ -102,7 +102,7 @@ class CompileAhead(Mode):
                 reason = reason or event.data.get("reason", "")
         notes: tuple[str, ...] = ()
         if kernel_count:
-            notes = (f"{describe_count(kernel_count, 'kernel')} compiled ahead in {seconds:.1f}s",)
+            notes = (f"{describe_count(kernel_count, 'kernel')} compiled before their tests in {seconds:.1f}s",)
         data = {"kernels": kernel_count, "seconds": round(seconds, 3), "failed": failed_count, "reason": reason}
         return Section(self.name, self.typed_value, notes=notes, data={"compiled_ahead": data})
 

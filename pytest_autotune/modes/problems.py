@@ -22,7 +22,7 @@ from pytest_autotune.run.session import Mode
 
 #: The names and values of a problem's key.
 Key = frozenset[tuple[str, Any]]
-_NO_PROBLEM = "is no problem that pytest_autotune.use() reported"
+_NO_PROBLEM = "is not a line that pytest_autotune.use(report=PATH) wrote"
 
 
 @dataclass(frozen=True)
@@ -125,20 +125,20 @@ class ProblemsOfTests:
 
         :param count: how often production asked for the problem.
         """
-        text = "asked for in production, and by no test"
+        text = "used in production, but by no test"
         if count > 1:
-            text = f"asked for in production {count} times, and by no test"
+            text = f"used in production {count} times, but by no test"
         problem_text = to_one_line(str(problem))
         test_by_key = self._tests_by_kernel.get((problem.tuner, problem.kernel), {})
         if not test_by_key:
             # No test asks for the kernel at all, so there is no nearest problem.
-            return Finding("UNCOVERED", problem_text, f"{text}, nor is this kernel with another key")
+            return Finding("UNCOVERED", problem_text, f"{text}; no test calls this kernel at all")
         wanted = dict(problem.key)
         nearest_key = min(test_by_key, key=lambda tested_key: distance(wanted, dict(tested_key)))
         differing_values = [f"{name}={value}" for name, value in sorted(nearest_key - problem.key)]
         # Without a differing value, the nearest key has only a part of the problem's values.
-        nearest = ", ".join(differing_values) or "fewer values"
-        return Finding("UNCOVERED", problem_text, f"{text}; the nearest has {nearest}", test_by_key[nearest_key])
+        nearest = ", ".join(differing_values) or "a key with fewer values"
+        return Finding("UNCOVERED", problem_text, f"{text}; the nearest test has {nearest}", test_by_key[nearest_key])
 
 
 class Problems(Mode):
@@ -186,15 +186,15 @@ def _list_lines(reports: ProblemReports, uncovered_count: int, incomplete_reason
     """
     problems = f"{describe_count(len(reports.counts), 'problem')} of production"
     if not uncovered_count:
-        line = f"{problems}, all covered"
+        line = f"{problems}, all covered by the tests"
     else:
-        line = f"{problems}: {uncovered_count} not covered by the suite"
+        line = f"{problems}: {uncovered_count} not covered by the tests"
         if incomplete_reason:
             line += f" (this run was not complete: {incomplete_reason})"
     if not reports.torn_lines:
         return (line,)
     count = describe_count(len(reports.torn_lines), "line")
-    return line, f"{reports.torn_lines[0]}: cut off, by a kill or a full disk ({count} left out)"
+    return line, f"{reports.torn_lines[0]}: the line was cut off by a kill or a full disk ({count} ignored)"
 
 
 def make(problems: Sequence[Any]) -> Problems:

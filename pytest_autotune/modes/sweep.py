@@ -41,7 +41,7 @@ class Sweep(Mode):
     ran_with: dict[Identity, Entry] = field(default_factory=dict, compare=False)
 
     name = "sweep"
-    error_with_caches = "a sweep loads and dumps nothing"
+    error_with_caches = "--autotune-sweep neither loads nor dumps a cache"
     picks_candidates = True
 
     @property
@@ -93,7 +93,9 @@ class Sweep(Mode):
         with reporter.guard(tuner, "candidates()"):
             candidates = question.candidates()
             if not candidates:
-                reporter.note(f"{tuner} does not say what its candidates are: in a sweep, too, it chose by itself")
+                reporter.note(
+                    f"{tuner} does not list its candidates, so the sweep could not pick one and {tuner} tuned as usual"
+                )
         return SweptCandidates(self.ordered(question.problem, candidates))
 
     def begin_test(self) -> None:
@@ -109,7 +111,7 @@ class Sweep(Mode):
             if entry.choice is not None:
                 lines.append(to_one_line(f"{identity.problem}: {entry.choice}"))
             events.append(Event(FAILED_WITH, identity, entry, test))
-        return lines or ["no candidate of a sweep was asked for"], events
+        return lines or ["this test used no candidate of the sweep"], events
 
     def build_section(self, result: RunResult) -> Section:
         """Return the section about the candidates that ran. It replaces the counts of hits and misses."""
@@ -143,12 +145,15 @@ class Sweep(Mode):
         if not candidate_counts:
             # On a machine that has lost its GPU, all tests of kernels are skipped, and the run passes.
             tests = describe_test_counts(result.collected.test_counts)
-            return (f"--autotune-sweep={self.typed_value} judged nothing: no problem ran with a candidate ({tests})",)
+            return (
+                f"--autotune-sweep={self.typed_value} tested no candidate: no test called an "
+                f"autotuned kernel ({tests})",
+            )
         problems = describe_count(len(candidate_counts), "problem")
         line = f"{problems} ran with candidates of --autotune-sweep={self.typed_value}"
         failed_problems = {row.problem for row in rows if row.failed_test}
         if failed_problems:
-            line += f"; {len(failed_problems)} of them in tests that failed"
+            line += f"; {len(failed_problems)} of them in failed tests"
         if self.portion is None:
             # A sweep with a seed runs a random candidate of each problem, however many there are.
             return (line,)
@@ -158,8 +163,9 @@ class Sweep(Mode):
             # The series runs every candidate.
             return (line,)
         large_problems = describe_count(len(large_counts), "problem has", "problems have")
-        limit = f"{large_problems} more than {sweep_count} candidates, {max(large_counts)} at most"
-        return line, f"{limit}: in so many sweeps all of them run"
+        highest_count = max(large_counts)
+        series = f"--autotune-sweep=1/{highest_count} to {highest_count}/{highest_count}"
+        return line, f"{large_problems} more than {sweep_count} candidates: to run all of them, use {series}"
 
 
 @dataclass(frozen=True)
@@ -187,7 +193,7 @@ class SweepRow:
         """
         if self.failed_test:
             return Finding("FAILED", problem, f"ran with {self.candidate}", self.failed_test, is_failure=True)
-        return Finding("REFUSED", problem, f"{self.candidate}: {self.candidate.failed}")
+        return Finding("REFUSED", problem, f"{self.candidate} could not run: {self.candidate.failed}")
 
 
 def _list_swept_entries(result: RunResult) -> list[Entry]:

@@ -48,8 +48,8 @@ ALL_PROBLEMS = Portion(1, 1)
 RACED = "raced"
 NOT_RACED = "not raced"
 #: Reasons for not racing a choice.
-CANNOT_RACE = "its tuner cannot race it"
-TIME_OVER = "the time for it was over"
+CANNOT_RACE = "this tuner does not support races"
+TIME_OVER = "the time for races was over (raise autotune_verify_seconds)"
 
 
 class Verify(Mode):
@@ -86,7 +86,7 @@ class Verify(Mode):
         """Why no race may begin now; empty if a race may begin."""
         if in_distributed_run():
             # All ranks must launch a kernel with a collective operation, and they do not race the same choices.
-            return "one of several ranks"
+            return "this process is one of several ranks, where a race could hang"
         if self._remaining_s <= 0:
             return TIME_OVER
         return ""
@@ -213,15 +213,18 @@ class Verify(Mode):
     def _list_lines(self, result: RunResult, slower_count: int, tally: Tally) -> list[str]:
         """Return the lines of the summary.
 
-        Example: ``verify all: 12 choices raced in 3.4s: 1 slower``, and a line for each reason for not racing.
+        Example: ``verify all: 12 choices raced in 3.4s: 1 slower than another candidate``. A line follows for each
+        reason for not racing.
         """
         if not result.is_judged:
-            return [f"verify {self.typed_value}: nothing was loaded, so there was no choice to race"]
+            return [
+                f"verify {self.typed_value}: no cache was loaded, so no choice was raced (add --autotune-load=PATH)"
+            ]
         line = f"verify {self.typed_value}: {describe_count(tally.raced, 'choice')} raced"
         if tally.seconds >= 0.1:
             line += f" in {tally.seconds:.1f}s"
         if slower_count:
-            line += f": {slower_count} slower"
+            line += f": {slower_count} slower than another candidate"
         lines = [line]
         for reason, count in sorted(tally.not_raced.items()):
             lines.append(f"{describe_count(count, 'choice')} of {reason.tuner} not raced: {reason.reason}")
@@ -260,7 +263,7 @@ class Verify(Mode):
             return Gate()
         excess = limit.describe_excess(slower_count, tally.raced)
         if excess:
-            return Gate(limit.text, failure=f"maximum allowed drift of autotune choices exceeded: {excess}")
+            return Gate(limit.text, failure=f"too many autotune choices are slower than another candidate: {excess}")
         failure = explain_unreachable_entries(result) or explain_early_end(result)
         if not failure and not tally.raced:
             failure = explain_empty_run(result)
@@ -271,10 +274,10 @@ class Verify(Mode):
         if failure:
             return Gate(limit.text, failure=failure)
         if result.is_judged:
-            reason = "not one was raced"
+            reason = "no choice was raced"
         else:
-            reason = "nothing was loaded"
-        return Gate(limit.text, skip_reason=f"drift of autotune choices not judged: {reason}")
+            reason = "no cache was loaded"
+        return Gate(limit.text, skip_reason=f"the speed of the autotune choices was not checked: {reason}")
 
 
 def _explain_unraced_run(result: RunResult, tally: Tally) -> str:
@@ -282,14 +285,14 @@ def _explain_unraced_run(result: RunResult, tally: Tally) -> str:
     late_count = tally.count_not_raced(TIME_OVER)
     if late_count:
         choices = describe_count(late_count, "choice")
-        return f"not one of {choices} was raced: {TIME_OVER} (raise autotune_verify_seconds)"
+        return f"none of {choices} was raced: {TIME_OVER}"
     if not result.rows:
         # A machine that has lost its GPU skips all tests of its shard.
         skipped_tests = explain_skipped_run(result)
         if skipped_tests:
             return skipped_tests
     if result.loaded and not result.loaded_entry_count:
-        return "no entry is loaded, so no choice was raced (add some with --autotune-update)"
+        return "the loaded cache is empty, so no choice was raced (fill it with --autotune-update)"
     return _explain_no_hits(result)
 
 
@@ -305,7 +308,7 @@ def _explain_no_hits(result: RunResult) -> str:
     if result.no_part_reason or result.request.plan.is_update:
         return ""
     entries = describe_count(result.loaded_entry_count, "entry was", "entries were")
-    return f"{entries} loaded and no lookup was a hit, so no choice was raced"
+    return f"{entries} loaded, but none fits this run, so no choice was raced (run --autotune-update)"
 
 
 class NotRaced(NamedTuple):

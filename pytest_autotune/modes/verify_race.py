@@ -28,7 +28,7 @@ from pytest_autotune.tuners.shared.candidates import LaunchError
 #: of ``ALLOWANCE`` in ``measuring/times.py``, a measured share counts from 0.0425 on.
 SLOWER_THRESHOLD = 0.05
 #: The reason for not counting a race.
-DISTURBED = "something else may have run on the device"
+DISTURBED = "another process may have used the device during the race"
 #: The reason for not counting a race in which no candidate but the choice can be launched.
 NO_RIVAL = "no other candidate can be launched"
 #: The most time of one race. Long kernels differ less from launch to launch.
@@ -81,10 +81,11 @@ class Verdict:
         if self.not_raced:
             return f"not verified: {self.not_raced}"
         if not self.is_slower:
-            return "as fast as any"
+            return "no other candidate is faster"
         error = describe_duration(round_significant(self.error_us, 2))
-        times = f"{describe_duration(self.choice_us)} -> {describe_duration(self.faster_us)}, +-{error}"
-        return f"the choice takes {1 + self.slower:.2f} x ({self.faster}), {times}"
+        factor = f"{1 + self.slower:.2f}"
+        faster = f"{self.faster}, which takes {describe_duration(self.faster_us)} +-{error}"
+        return f"the choice takes {describe_duration(self.choice_us)}, {factor} times as long as {faster}"
 
 
 @dataclass(frozen=True)
@@ -161,12 +162,12 @@ def _race_contest(contest: Contest, tuning: Tuning, threshold: float) -> RaceOut
     candidates = _list_choice_first(contest.candidates, choice)
     # The choice is the only candidate, or the tuner no longer has it among its candidates.
     if len(candidates) < 2 or not candidates[0].is_same_configuration(choice):
-        return "there is nothing to race it against"
+        return "the choice has no other candidate to race against"
     # A candidate without a runner cannot be launched, for example because it does not compile.
     runner_by_candidate = contest.ready(candidates)
     launchable = [candidate for candidate in candidates if candidate in runner_by_candidate]
     if candidates[0] not in launchable:
-        return "it cannot be launched"
+        return "the choice cannot be launched"
     if len(launchable) < 2:
         return NO_RIVAL
     runners = [runner_by_candidate[candidate] for candidate in launchable]

@@ -87,8 +87,8 @@ def _explain_unjudged_exit(config: pytest.Config) -> str:
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers",
-        f"{MARKER}(load=PATH, enabled=True): load one more autotuning cache for this test, relative to its "
-        "file; enabled=False bypasses the tuners in it",
+        f"{MARKER}(load=PATH, enabled=True): load one more autotuning cache for this test, relative to the "
+        "file of the test; enabled=False turns the plugin off in the test",
     )
     if config.option.help:
         return
@@ -212,7 +212,8 @@ def autotune_cache(request: pytest.FixtureRequest) -> CacheFixture:
 
     if _process not in request.config.stash:
         pytest.fail(
-            "autotune_cache: the fixture was requested after the run began (name it as an argument of the test)",
+            "autotune_cache: the fixture was requested too late, by a running test (name it "
+            "as an argument of the test)",
             pytrace=False,
         )
     return CacheFixture(request.config.stash[_process], request.node)

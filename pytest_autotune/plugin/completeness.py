@@ -52,7 +52,7 @@ _SELECTING_INI_VALUES = (
 )
 
 _LOAD_REMEDY = "add --autotune-load=PATH"
-_INI_LOAD_REMEDY = f"{_LOAD_REMEDY}; an empty --autotune-load= loads nothing on purpose"
+_INI_LOAD_REMEDY = f"{_LOAD_REMEDY}; --autotune-load= with no path runs without a cache"
 
 
 @dataclass(frozen=True)
@@ -139,7 +139,7 @@ class Completeness:
         if collected.has_replaced_paths:
             return Shortfall("a plugin or conftest.py changed which paths were collected")
         if collected.deselected_count:
-            return Shortfall(describe_count(collected.deselected_count, "test deselected", "tests deselected"))
+            return Shortfall(describe_count(collected.deselected_count, "test was deselected", "tests were deselected"))
         not_passed = self._find_first_not_passed(session, collected)
         replaced_addopts = _describe_replaced_addopts(session.config)
         if replaced_addopts and (not_passed.is_skip or not not_passed.reason):
@@ -260,7 +260,9 @@ def has_too_many_failures(session: pytest.Session) -> bool:
 
 
 def describe_selection(config: pytest.Config) -> str:
-    """Return how the user selected a part of the suite, such as ``-k selects tests``; empty for the whole suite."""
+    """Return how the user selected a part of the suite, such as ``-k selects a part of the tests``.
+
+    The text is empty for the whole suite."""
     path_selection = _describe_selected_paths(config)
     if path_selection:
         return path_selection
@@ -268,12 +270,12 @@ def describe_selection(config: pytest.Config) -> str:
     option_selection = _describe_selecting_options(config)
     if ini_file and not option_selection:
         # Another ini file may have other test paths, or options such as -k.
-        return f"-c {ini_file} may select tests"
+        return f"-c {ini_file} may select a part of the tests"
     return option_selection
 
 
 def describe_chosen_tests(config: pytest.Config) -> str:
-    """Return how the user chose single tests or files, such as ``-k selects tests``; else an empty text.
+    """Return how the user chose single tests or files, such as ``-k selects a part of the tests``; else an empty text.
 
     The user may have chosen the tests of the CPU. A folder is no such choice: many CI systems run ``pytest tests/`` as
     the whole suite. Nor is an option in the ini file's ``addopts``, such as ``-m "not slow"``: every run has it.
@@ -290,16 +292,16 @@ def describe_chosen_tests(config: pytest.Config) -> str:
 
 
 def _describe_selecting_options(config: pytest.Config) -> str:
-    """Return which option of the command line selects tests: ``-k selects tests``; empty if none does."""
+    """Return which option of the command line selects tests: ``-k selects a part of the tests``; empty if none does."""
     for option, flag in _SELECTING_FLAGS.items():
         if config.getoption(option, None):
-            return f"{flag} selects tests"
+            return f"{flag} selects a part of the tests"
     for name in _list_overridden_ini_values(config):
         if name in _SELECTING_INI_VALUES:
-            return f"-o {name} selects tests"
+            return f"-o {name} selects a part of the tests"
     for name in _COLLECTING_PLUGINS:
         if _is_plugin_switched_off(config, name):
-            return f"-p no:{name} leaves out tests"
+            return f"-p no:{name} leaves out a part of the tests"
     return ""
 
 
@@ -309,13 +311,13 @@ def _list_overridden_ini_values(config: pytest.Config) -> list[str]:
 
 
 def _describe_replaced_addopts(config: pytest.Config) -> str:
-    """Return ``-o addopts may select tests`` if the user replaced the options of the ini file; else an empty text.
+    """Return ``-o addopts may select …`` if the user replaced the options of the ini file; else an empty text.
 
     The ini file may have options that collect tests, such as ``--doctest-modules``. This is no part of
     :func:`describe_selection`: the ini file may also have ``--autotune-load``, and a gate without it is an error.
     """
     if "addopts" in _list_overridden_ini_values(config):
-        return "-o addopts may select tests"
+        return "-o addopts may select a part of the tests"
     return ""
 
 
@@ -346,14 +348,16 @@ def _describe_cache_outside(config: pytest.Config, options: Options) -> str:
         if cache_folder.is_relative_to(root):
             continue
         if config.inipath is None:
-            return f"{cache.typed} lies outside {root}, which is the rootdir because there is no ini file"
+            return (
+                f"{cache.typed} lies outside {root}, pytest's rootdir without an ini file, so other suites may use it"
+            )
         if cache.is_flag_value:
             return f"{cache.typed} lies outside the rootdir {root}, so other suites may use it"
     return ""
 
 
 def _describe_selected_paths(config: pytest.Config) -> str:
-    """Return the paths that the user selected: ``only tests/test_a.py was asked for``; empty for the whole suite.
+    """Return the paths that the user selected: ``the run was limited to tests/test_a.py``; empty for the whole suite.
 
     The whole suite is all tests in the ini file's ``testpaths``, else in the rootdir.
     """
@@ -364,7 +368,7 @@ def _describe_selected_paths(config: pytest.Config) -> str:
     source = config.args_source
     if source is pytest.Config.ArgsSource.INVOCATION_DIR and invocation_folder != root:
         # The user typed no path in a subfolder of the rootdir. Pytest then collects only this folder.
-        return f"only {os.path.relpath(invocation_folder, root)} was asked for"
+        return f"the run was limited to {os.path.relpath(invocation_folder, root)}"
     if source is not pytest.Config.ArgsSource.ARGS:
         return ""
     # The user typed paths. They may still name the whole suite, as in ``pytest .`` or ``pytest tests``.
@@ -374,7 +378,7 @@ def _describe_selected_paths(config: pytest.Config) -> str:
     has_guessed_root = invocation_folder != root and config.inipath is None
     if typed_paths == suite_paths and not has_guessed_root:
         return ""
-    return f"only {' '.join(config.args)} was asked for"
+    return f"the run was limited to {' '.join(config.args)}"
 
 
 def has_collected_parsed_paths(session: pytest.Session) -> bool:
@@ -530,14 +534,14 @@ def _absolute_paths(paths: Iterable[str], folder: Path) -> set[str]:
 def find_missing_load(config: pytest.Config, options: Options) -> str:
     """Return the error of an option that needs a loaded cache, if the options load none; else an empty text.
 
-    An example: ``--autotune-max-misses: nothing is loaded, so there is nothing to judge (add --autotune-load=PATH)``.
+    An example: ``--autotune-max-misses: no cache is loaded, so there is nothing to check (add --autotune-load=PATH)``.
     Without a loaded cache a gate would pass, although it has compared nothing. The marker of a test may still load a
     cache, so the text is an error only if no test has loaded a cache.
     """
     if options.load:
         return ""
     if options.update:
-        return f"{options.update_flag}: nothing is loaded, so there is nothing to update ({_LOAD_REMEDY})"
+        return f"{options.update_flag}: no cache is loaded, so there is nothing to update ({_LOAD_REMEDY})"
     mode_error = _find_mode_without_load(config, options)
     if mode_error:
         return mode_error
@@ -583,7 +587,7 @@ def describe_unjudged_exit(config: pytest.Config, options: Options) -> str:
                 gates.append(option.name)
     if not gates:
         return ""
-    return f"pytest.exit ended the run before any test, so --autotune-{gates[0].replace('_', '-')} judged nothing"
+    return f"pytest.exit ended the run before any test, so --autotune-{gates[0].replace('_', '-')} checked nothing"
 
 
 def _find_mode_without_load(config: pytest.Config, options: Options) -> str:
@@ -592,7 +596,7 @@ def _find_mode_without_load(config: pytest.Config, options: Options) -> str:
         return ""
     for mode in options.modes:
         if mode.error_without_loaded:
-            return f"--autotune-{mode.name}: nothing is loaded, so {mode.error_without_loaded} ({_INI_LOAD_REMEDY})"
+            return f"--autotune-{mode.name}: no cache is loaded, so {mode.error_without_loaded} ({_INI_LOAD_REMEDY})"
     return ""
 
 
@@ -604,11 +608,11 @@ def _describe_judging_nothing(config: pytest.Config, name: str) -> str:
     if config.getoption(f"autotune_{name}") is not None:
         # The user typed the option for this run.
         flag = f"--autotune-{name.replace('_', '-')}"
-        return f"{flag}: nothing is loaded, so there is nothing to judge ({_LOAD_REMEDY})"
+        return f"{flag}: no cache is loaded, so there is nothing to check ({_LOAD_REMEDY})"
     # The ini file sets the option for the whole suite. A user who runs a part of the suite need not load a cache.
     if _is_empty_load_typed(config) or describe_selection(config):
         return ""
-    return f"autotune_{name} (ini): nothing is loaded, so there is nothing to judge ({_INI_LOAD_REMEDY})"
+    return f"autotune_{name} (ini): no cache is loaded, so there is nothing to check ({_INI_LOAD_REMEDY})"
 
 
 def _is_empty_load_typed(config: pytest.Config) -> bool:

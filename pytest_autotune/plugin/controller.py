@@ -154,7 +154,9 @@ class Controller:
         """Return a line for each cache with fields that this version does not know, or that is not there."""
         notes: list[str] = []
         if self._initial_caches.loaded:
-            notes += [f"{path} is not there, and not loaded (?optional)" for path in self._absent_caches]
+            notes += [
+                f"{path} does not exist, so it was not loaded (allowed by ?optional)" for path in self._absent_caches
+            ]
         caches = [cache for _, cache in self._initial_caches.loaded]
         caches.append(self._initial_caches.dump_cache)
         for cache in caches:
@@ -242,7 +244,9 @@ class Controller:
             return
         gpus = visible_nvidia_gpus()
         if not gpus:
-            raise pytest.UsageError("autotune_spread_gpus: no NVIDIA GPU is visible (nvidia-smi lists none)")
+            raise pytest.UsageError(
+                "autotune_spread_gpus: no NVIDIA GPU is visible (nvidia-smi lists none; do not set this ini value here)"
+            )
         for number, spec in enumerate(specs):
             spec.env.setdefault("CUDA_VISIBLE_DEVICES", gpus[number % len(gpus)])
 
@@ -361,10 +365,13 @@ class Controller:
         # The logs of killed runs with the same dump path.
         recovered_events, damaged_recovered_count = self._log_folder.recovered
         if damaged_count:
-            self._notes.append(f"{describe_count(damaged_count, 'line')} of this run's log cannot be read")
+            self._notes.append(
+                f"{describe_count(damaged_count, 'line')} of this run's log cannot be read, so some results of " f"the workers may be missing, so some "
+                f"results of the workers may be missing"
+            )
         if damaged_recovered_count:
             lines = describe_count(damaged_recovered_count, "line")
-            self._notes.append(f"{lines} of the logs of earlier runs cannot be read")
+            self._notes.append(f"{lines} of the logs of earlier runs cannot be read, so their tunings are lost")
         collected = collect(events, recovered_events)
         shortfall = self._completeness.find_shortfall(session, exitstatus, self._crashed_workers, collected)
         not_passed = self._completeness.find_not_passed(session, exitstatus, self._crashed_workers, collected)
@@ -432,7 +439,7 @@ class Controller:
         """Return why a run with optional caches took no part; empty if it took part."""
         has_test_caches = any(lookup.test_cache for lookup in result.collected.lookups)
         if result.has_only_optional_caches and not result.loaded and not has_test_caches:
-            return f"{' and '.join(self._absent_caches)} is not there"
+            return f"{' and '.join(self._absent_caches)} does not exist"
         return explain_no_part(result)
 
     def _open_test_cache(self, name: str) -> Store:
@@ -456,7 +463,7 @@ class Controller:
         for mode in MODES:
             if mode.answers:
                 # Example: "--autotune-verify tells whether the choices are still the fastest"
-                mode_hints.append(f"--autotune-{mode.name} tells {mode.answers}")
+                mode_hints.append(f"--autotune-{mode.name} checks {mode.answers}")
         return RunRequest(
             plan=self._plan_dump(),
             modes=self._options.modes,

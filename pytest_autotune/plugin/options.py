@@ -38,12 +38,15 @@ _INI_TYPES = {
 _ACTIONS = {"paths": "append", "switch": "store_true"}
 
 OPTIONS = (
-    Option("load", "paths", "Use these choices; repeatable, the last one wins. Loading never writes", "PATH"),
-    Option("dump", "path", "Write what was chosen in this run; entries of other problems are kept", "PATH"),
+    Option(
+        "load", "paths", "Use the choices in this cache. Repeatable; the last cache wins. Loading never writes", "PATH"
+    ),
+    Option("dump", "path", "Write the choices of this run into this cache; entries of other problems are kept", "PATH"),
     Option(
         "update",
         "word",
-        "Tune what the loaded cache lacks, and write it there. new: only add. prune: also drop unused entries",
+        "Tune missing and stale problems, and write them into the loaded cache. new: only missing problems. "
+        "prune: also drop unused entries",
         "all|new|prune",
         only="flag",
         alone="all",
@@ -51,22 +54,30 @@ OPTIONS = (
     Option(
         "on_miss",
         "word",
-        "first, nearest: do not tune, use the first candidate or the nearest entry's choice. error: fail the test",
+        "Without an entry for a problem: tune; use the first candidate, or the choice of the "
+        "nearest entry; or fail the "
+        "test (error)",
         "tune|first|nearest|error",
         "tune",
     ),
-    Option("on_stale", "word", "use: inject the stale choice. error: fail the test", "tune|use|error", "tune"),
-    Option("max_misses", "limit", "Fail when more than N problems, or P% of them, were not hits", "N|P%|off", "off"),
-    Option("fail_on_unused", "switch", "Fail a complete run that leaves loaded entries unused"),
-    Option("report", "paths", f"Write a report: a name that ends in {', '.join(FILES)}; repeatable", "PATH"),
-    Option("tuners", "names", f"Act only on these: {', '.join(TUNERS)}, those of other packages", "NAMES", "all"),
-    Option("ignore", "lines", "Globs of tuner:kernel to bypass, such as triton:mylib.fuzz.*", only="ini"),
-    Option("device_alias", "pairs", "DEVICE = OTHER: the first may use the entries of the second", only="ini"),
+    Option(
+        "on_stale",
+        "word",
+        "With a stale entry: tune again; use its choice; or fail the test (error)",
+        "tune|use|error",
+        "tune",
+    ),
+    Option("max_misses", "limit", "Fail the run if more than N or P% of the problems are no hits", "N|P%|off", "off"),
+    Option("fail_on_unused", "switch", "Fail a complete run if it used not all of the loaded entries"),
+    Option("report", "paths", f"Write a report to this file, which ends in {', '.join(FILES)}. Repeatable", "PATH"),
+    Option("tuners", "names", f"Only these tuners: {', '.join(TUNERS)}, or a tuner of another package", "NAMES", "all"),
+    Option("ignore", "lines", "Kernels to leave alone, as globs of TUNER:KERNEL: triton:mylib.fuzz.*", only="ini"),
+    Option("device_alias", "pairs", "Lines DEVICE = OTHER: DEVICE may use the entries of OTHER", only="ini"),
     Option("keep_candidates", "switch", "Keep every candidate's time in the file, not only the choice", only="ini"),
-    Option("wait_timeout", "seconds", "Seconds that a tuning waits for other processes", default="120", only="ini"),
-    Option("ci", "word", "auto: annotations and a step summary on GitHub", "auto|off", "auto", only="ini"),
-    Option("spread_gpus", "switch", "Under xdist, worker i sees only GPU i mod n of the n NVIDIA GPUs", only="ini"),
-    Option("debug", "switch", "Write tracebacks of errors that cost no test to standard error", only="ini"),
+    Option("wait_timeout", "seconds", "Seconds that a tuning waits for other workers", default="120", only="ini"),
+    Option("ci", "word", "auto: write annotations and a step summary on GitHub", "auto|off", "auto", only="ini"),
+    Option("spread_gpus", "switch", "With pytest-xdist and n NVIDIA GPUs, worker i sees only GPU i mod n", only="ini"),
+    Option("debug", "switch", "Write tracebacks of the plugin's own errors to standard error", only="ini"),
     *(option for mode in MODES for option in mode.options),
 )
 #: Users try these flags, but the options are ini values: flag -> the name of the ini value.

@@ -58,12 +58,12 @@ def _prepare_report(report: CacheArgument, caches: Sequence[CacheArgument]) -> s
     :param caches: the caches of this run, which no report may replace.
     """
     if report.location.url:
-        return "is a URL, and a report is a file (name a path)"
+        return "is a URL, but a report must be a file (name a path)"
     suffix = report.location.path.suffix
     if suffix not in FILES and not report.location.is_folder_path:
         return f"unknown kind of report (use a name that ends in {', '.join(FILES)}, or a folder with a / at the end)"
     if any(report.is_same_as(cache) for cache in caches):
-        return "is a cache of this run (name another file)"
+        return "is a cache of this run, not a report (name another file)"
     try:
         path = Path(report.location.resolved)
         if report.location.is_folder_path:
@@ -275,7 +275,7 @@ def add_step_summary(result: RunResult) -> RunResult:
             if size_after <= ci_log.SUMMARY_BYTES:
                 file.write(text)
     except OSError as error:
-        note = f"the step summary could not be written: {error.strerror or error} (GITHUB_STEP_SUMMARY)"
+        note = f"GitHub's step summary could not be written: {error.strerror or error} (see GITHUB_STEP_SUMMARY)"
         return replace(result, collected=replace(result.collected, notes=(*result.collected.notes, note)))
     return result
 

@@ -339,7 +339,7 @@ def _refuse_gate_beside_writing(config: pytest.Config, options: Options) -> None
         is_for_other_runs = _is_typed(config, writing_option) and not _is_typed(config, gate)
         if not is_for_other_runs:
             raise pytest.UsageError(
-                f"{gate}: {writing_option} writes the cache, so nothing is judged (leave one of the two out)"
+                f"{gate}: {writing_option} writes the cache, so there is nothing to check (leave one of the two out)"
             )
 
 

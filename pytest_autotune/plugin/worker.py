@@ -230,10 +230,15 @@ class TestProcess:
         untracked = self.hooks.untracked()
         open_tunings = session.progress.open_tunings
         if open_tunings:
-            session.note(f"not recorded, since a thread still tuned it after the tests: {', '.join(open_tunings)}")
+            session.note(
+                f"not saved, because a thread still tuned after the tests (wait for it in the "
+                f"test): {', '.join(open_tunings)}"
+            )
         log_error = self._context.log.error
         if log_error:
-            session.note(f"the log of this run cannot be written, so a kill would lose tunings: {log_error}")
+            session.note(
+                f"the log of this run cannot be written, so tunings would be lost if the run is killed: {log_error}"
+            )
         imported_kernels: list[str] = []
         if self._context.index is not None:
             imported_kernels = list(filter(_is_module_imported, self._context.index.list_kernels()))

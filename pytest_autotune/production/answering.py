@@ -40,7 +40,10 @@ def hook_triton(module: ModuleType) -> None:
     autotuner_class: Any = module.Autotuner
     original: Any = vars(autotuner_class).get("prune_configs")
     if original is None or not _has_expected_attributes(autotuner_class):
-        warnings.warn("pytest_autotune.use(): this Triton's Autotuner is not known, so it tunes", stacklevel=2)
+        warnings.warn(
+            "pytest_autotune.use(): this version of Triton is not supported, so it tunes (upgrade pytest-autotune)",
+            stacklevel=2,
+        )
         return
 
     def prune_configs(self: Any, kwargs: Any) -> Any:
@@ -88,7 +91,9 @@ def _choose_config(autotuner: Any, kwargs: Any, configs: Sequence[Any]) -> Any:
     except MissError:
         raise
     except Exception as error:
-        warnings.warn(f"pytest_autotune.use(): Triton tunes: {error!r}", stacklevel=3)
+        warnings.warn(
+            f"pytest_autotune.use(): no shipped choice could be used, so Triton tunes: {error!r}", stacklevel=3
+        )
         return None
 
 

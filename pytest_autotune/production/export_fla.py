@@ -106,7 +106,7 @@ def build_fla_files(cache: Cache, kernels: Sequence[str], devices: Sequence[str]
         if _try_to_add(files, entry):
             written_count += 1
     if not files:
-        raise CacheError("--to=fla", "no choice of a Triton kernel to write", "is it the right cache, or glob?")
+        raise CacheError("--to=fla", "found no choice of a Triton kernel", "check FILE, --kernel and --device")
     texts = {path: files[path].encode() for path in sorted(files)}
     # No export can hold these entries.
     unexportable_count = exportable.triton_count - len(exportable.plain)
@@ -125,9 +125,9 @@ def _describe_export(written_count: int, file_count: int, omitted_count: int, co
     """
     parts = [f"{describe_count(written_count, 'choice')} in {describe_count(file_count, 'file')}"]
     if omitted_count:
-        parts.append(f"{describe_count(omitted_count, 'entry')} left out, whose values the files cannot hold")
+        parts.append(f"{describe_count(omitted_count, 'entry')} left out, because the files cannot hold their values")
     if contested_count:
-        parts.append(f"{describe_count(contested_count, 'key')} left out, with several choices each")
+        parts.append(f"{describe_count(contested_count, 'key')} left out, because each has several choices")
     return "; ".join(parts)
 
 

@@ -55,7 +55,7 @@ def build_module(
     exportable = ExportableEntries.select(cache, kernels, devices)
     choices = select_choices(exportable.plain)
     if not choices.entries:
-        raise CacheError("--to=python", "no choice of a Triton kernel to write", "is it the right cache, or glob?")
+        raise CacheError("--to=python", "found no choice of a Triton kernel", "check FILE, --kernel and --device")
     device_names = sorted({entry.problem.device.name for entry in choices.entries})
     _check_aliases(aliases, device_names)
     # The module is the code of the picker, with the choices of the cache in place of the picker's own data.
@@ -74,10 +74,12 @@ def _describe_export(exportable: ExportableEntries, choices: SelectedChoices, de
         parts.append(f"{describe_count(exportable.other_count, 'entry')} of other tuners left out")
     unexportable_count = exportable.triton_count - len(exportable.plain)
     if unexportable_count:
-        parts.append(f"{describe_count(unexportable_count, 'entry')} left out, whose values an export cannot hold")
+        parts.append(
+            f"{describe_count(unexportable_count, 'entry')} left out, because an export cannot hold their values"
+        )
     if choices.ambiguous:
         problems = describe_count(len(choices.ambiguous), "problem")
-        parts.append(f"{problems} left out, with several choices each: {choices.ambiguous[0].problem} …")
+        parts.append(f"{problems} left out, because each has several choices: {choices.ambiguous[0].problem} …")
     return "; ".join(parts)
 
 
@@ -90,9 +92,9 @@ def _check_aliases(aliases: Mapping[str, str], device_names: Sequence[str]) -> N
     for name, tuned_name in sorted(aliases.items()):
         if tuned_name not in device_names:
             names = ", ".join(device_names)
-            raise CacheError("--alias", f"no choice is of the device {tuned_name}", f"write a bare name: {names}")
+            raise CacheError("--alias", f"FILE has no choice for the device " f"{tuned_name}", f"write a bare name: {names}")
         if name in device_names:
-            raise CacheError("--alias", f"the device {name} has choices of its own", "leave out one or the other")
+            raise CacheError("--alias", f"the device {name} has its own choices in FILE", "remove this --alias")
 
 
 def _list_data_lines(
@@ -219,4 +221,6 @@ def find_command(text: str, module: str) -> str:
         # Anybody may have written the file, so the text behind COMMAND may be no literal, or a huge one.
         with suppress(ValueError, SyntaxError, RecursionError, MemoryError):
             return str(ast.literal_eval(match[1]))
-    raise CacheError(module, "is no export of pytest-autotune: it has no COMMAND", "export it again")
+    raise CacheError(
+        module, "is not an export of pytest-autotune: it has no COMMAND", "name another file, or remove this one"
+    )

@@ -173,12 +173,12 @@ def build_tables(cache: Cache, layout: TableLayout, kernels: Sequence[str], devi
         elif earlier_values != row.values:
             # Two problems have the same row, for example because --file= names a part of the key only.
             place = f"{layout.row}={row.number} in {row.path}"
-            event = f"two choices for {place}, such as that of {entry.problem}"
+            event = f"two entries have different choices for {place}, one is {entry.problem}"
             remedy = "add the part of the key in which they differ to --file=, or choose one kernel with --kernel="
             raise CacheError("--to=table", event, remedy)
         table.versions.add(find_triton_version(entry))
     if not tables:
-        raise CacheError("--to=table", "no entry with a choice to write", "is it the right cache, or glob?")
+        raise CacheError("--to=table", "found no entry with a choice", "check FILE, --kernel and --device")
     return {path: table.encode(layout.version_key) for path, table in sorted(tables.items())}
 
 
@@ -218,7 +218,9 @@ class TableRow:
                 key[value.name] = str(key[value.name]).rpartition(".")[2]
         number = key.get(layout.row)
         if not isinstance(number, int) or isinstance(number, bool):
-            raise CacheError(str(entry.problem), f"its key has no integer {layout.row}, by which rows are found")
+            raise CacheError(
+                str(entry.problem), f"its key has no integer {layout.row}, which --row or the preset names"
+            )
         return cls(_build_path(entry, layout, key), number, _list_row_values(entry, layout))
 
 
@@ -263,8 +265,8 @@ def _build_path(entry: Entry, layout: TableLayout, key: Mapping[str, LaunchValue
     # A value may be empty. The path could then have an empty part, or be absolute.
     names = path.split("/")
     if "" in names or ".." in names:
-        event = f"its file would be {path!r}, with a part that names no file below --output"
-        raise CacheError(str(entry.problem), event, "name in --file= what each of its parts has a value for")
+        event = f"its file would be {path!r}, which is not a file below --output"
+        raise CacheError(str(entry.problem), event, "name in --file= only parts of the key that have a value")
     return path
 
 
@@ -302,12 +304,14 @@ def _spell_value(entry: Entry, layout: TableLayout, name: str, values: Mapping[s
     problem = str(entry.problem)
     value = values.get(name)
     if value is None:
-        event = f"its key has no {name}, which is a part of --file"
+        event = f"its key has no {name}, which --file or the preset names"
         raise CacheError(problem, event, f"it has {', '.join(values)}")
     if name == "triton" and not value:
-        raise CacheError(problem, "does not say with which Triton it was tuned", "write --file= without it")
+        raise CacheError(problem, "does not say with which Triton it was tuned", "leave {triton} out of --file=")
     spelled = layout.spell(name, value)
     # A separator would lead into another folder, and so would a value that consists of dots.
     if spelled and re.search(r"[/\\\0]|^\.*$", spelled):
-        raise CacheError(problem, f"{name} is {spelled!r}, which is no part of a file's name")
+        raise CacheError(
+            problem, f"{name} is {spelled!r}, which cannot be a part of a file's name", "leave it out of --file="
+        )
     return spelled

@@ -160,7 +160,7 @@ class ShippedCache:
                 answer = self._find_first_candidate(launch)
         except Exception as error:
             # A defect of this package or of the cache must not stop the user's program.
-            _warn(f"{self.package}: no choice for {problem}, so it is tuned: {error!r}")
+            _warn(f"{self.package}: an error left {problem} without a choice, so it is tuned: {error!r}")
             return None
         if not answer.used:
             return answer.candidate
@@ -239,7 +239,7 @@ class ShippedCache:
                     return file.read()
             data = pkgutil.get_data(self.package, resource)
             if data is None:
-                raise ImportError(f"{self.package} is no package with files")
+                raise ImportError(f"{self.package} is not a package with files")
             return data
         except (OSError, ImportError, ValueError) as error:  # a ValueError if the package is __main__
             reason = f"{resource} cannot be read, so its kernels are tuned (is it in package-data?): {error}"
@@ -306,7 +306,7 @@ class ShippedCache:
         """Return why a problem has no exact choice."""
         if self._is_ambiguous(problem):
             return f"several choices are shipped for {problem}"
-        return f"nothing is tuned for {problem}"
+        return f"no tuned choice is shipped for {problem}"
 
     def _is_ambiguous(self, problem: LaunchedProblem) -> bool:
         return (problem.tuner, problem.kernel, problem.sorted_key, problem.device[1]) in self._ambiguous
@@ -361,7 +361,7 @@ class ShippedCache:
         try:
             _append_line(self.report, line)
         except OSError as error:
-            _warn(f"{self.report}: {error.strerror}")
+            _warn(f"{self.report}: a missing problem could not be written: {error.strerror}")
 
 
 def _group_choices(entries: Iterable[Entry]) -> dict[str, dict[object, list[object]]]:

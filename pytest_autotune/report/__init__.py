@@ -53,9 +53,9 @@ def describe_obstacle(path: Path, pattern: str) -> str:
     """
     # A pipe without a reader would keep the run from ending.
     if path.exists() and not path.is_file():
-        return "is not a file"
+        return "is not a file (name another file)"
     with suppress(FileNotFoundError), path.open(encoding="utf-8", errors="replace") as file:
         beginning = file.read(_BEGINNING_CHARACTERS)
         if beginning.strip() and not re.match(pattern, beginning):
-            return "is there and is no report of pytest-autotune (name another file, or remove it)"
+            return "exists and is not a report of pytest-autotune (name another file, or remove it)"
     return ""

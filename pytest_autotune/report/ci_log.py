@@ -120,7 +120,7 @@ def _annotate(level: str, located_findings: Sequence[_LocatedFinding], room: int
     hidden_count = len(locations) - shown_count
     if hidden_count:
         tests = describe_count(hidden_count, "more test has", "more tests have")
-        line = f"{tests} findings of the autotune cache (pytest -v lists all)"
+        line = f"{tests} problems with the autotune cache (pytest -v lists all)"
         annotations.append(_format_command(level, [line]))
     return annotations
 

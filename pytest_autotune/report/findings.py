@@ -26,7 +26,7 @@ MAX_SINGLE_ROWS = 3
 #: The number of keys that a group lists.
 _MAX_LISTED_KEYS = 6
 #: The remark on problems that an update covers only until the next run.
-_HYPOTHESIS_REMARK = "; drawn anew in each run by Hypothesis"
+_HYPOTHESIS_REMARK = "; Hypothesis draws other values in each run"
 #: The words of findings that count as misses.
 MISS_WORDS = tuple(outcome.value.upper() for outcome in NOT_COVERED)
 #: The name that stands in place of a test for searches at import or in a fixture of the session.
@@ -62,7 +62,7 @@ def list_findings(result: RunResult, *, is_grouped: bool = True) -> list[Finding
     unused_rows = _list_unused_rows(result)
     findings += _list_row_findings("UNUSED", unused_rows, is_grouped=is_grouped, is_failure=fails_for_unused)
     findings += result.findings
-    text = "tuned without asking pytest-autotune, so neither loaded nor dumped"
+    text = "tuned without the plugin, so no cache was used or written (call it first in a test or fixture)"
     for kernel in result.collected.untracked:
         findings.append(Finding("UNTRACKED", kernel, text, is_failure=has_failed_gate))
     return findings
@@ -102,7 +102,7 @@ def list_uncovered(result: RunResult, rows: Sequence[ProblemRow], *, is_grouped:
 def _build_no_entries_finding(result: RunResult, rows: Sequence[ProblemRow]) -> Finding:
     """Return a finding for a tuner that has no loaded entry at all for a device.
 
-    Example: ``MISS 5 problems of triton: no entries for NVIDIA H200; the entries for NVIDIA A100 do not hold here``.
+    Example: ``MISS 5 problems of triton: no entries for NVIDIA H200, only for NVIDIA A100``.
 
     :param rows: the tuner's rows on this device. Each is a miss or, if a cache has its kernel for another device, a
         mismatch.
@@ -118,7 +118,7 @@ def _build_no_entries_finding(result: RunResult, rows: Sequence[ProblemRow]) -> 
     text = f"no entries for {device}"
     entry_devices = sorted(map(str, result.devices_by_tuner.get(tuner, ())))
     if entry_devices:
-        text += f"; the entries for {', '.join(entry_devices)} do not hold here"
+        text += f", only for {', '.join(entry_devices)}"
     return Finding(word, f"{len(rows)} problems of {tuner}", text, is_failure=is_failure, problem_count=len(rows))
 
 
@@ -139,10 +139,10 @@ def _list_unused_rows(result: RunResult) -> list[ProblemRow]:
     requested_problems = {row.problem for row in result.rows}
     rows = []
     for entry in result.unused_entries:
-        reason = "not requested by any test"
+        reason = "no test used this entry"
         if entry.problem in requested_problems:
             # The entry's fingerprint differs from the one that the test asked with.
-            reason = "only requested with other code or candidates"
+            reason = "tests used this problem only with other code or candidates"
         rows.append(ProblemRow(entry.problem, None, reason))
     return rows
 
@@ -376,7 +376,7 @@ def _describe_texts(parts: Sequence[_KeyPart]) -> Iterator[str]:
 
 
 def _describe_shared_reason(rows: Sequence[ProblemRow]) -> str:
-    """Return why the rows of a group are no hits: ``the nearest has n 100``.
+    """Return why the rows of a group are no hits: ``the nearest entry has n 100``.
 
     The nearest entry is the entry of the same kernel whose key differs least. If the rows have different reasons, the
     text has only the facts that all rows share.
@@ -392,8 +392,8 @@ def _describe_shared_reason(rows: Sequence[ProblemRow]) -> str:
 def _describe_nearest(rows: Sequence[ProblemRow]) -> str:
     """Return how the nearest entries differ from the keys of a group.
 
-    - All rows have the same nearest entry: ``the nearest has n 100``.
-    - The rows have different nearest entries: ``the nearest differ in n``.
+    - All rows have the same nearest entry: ``the nearest entry has n 100``.
+    - The rows have different nearest entries: ``the nearest entries differ in n``.
     - The rows have no nearest entry: an empty text. The rows of a group agree in this.
     """
     # (name, value of the nearest entry) of each part of the key that differs.
@@ -402,9 +402,9 @@ def _describe_nearest(rows: Sequence[ProblemRow]) -> str:
         return ""
     for row in rows:
         if row.nearest != nearest:
-            return f"the nearest differ in {', '.join(_list_nearest_names(rows[0]))}"
+            return f"the nearest entries differ in {', '.join(_list_nearest_names(rows[0]))}"
     values = ", ".join(f"{name} {value}" for name, value in nearest)
-    return f"the nearest has {values}"
+    return f"the nearest entry has {values}"
 
 
 @dataclass(frozen=True)

@@ -50,17 +50,17 @@ class Limit:
         return cls(text, Decimal(match[1]), is_percentage=True)
 
     def describe_excess(self, count: int, total: int) -> str:
-        """Return how a count exceeds the limit: ``"3 > 2"``, ``"3 of 40 > 5%"``; empty if it does not.
+        """Return how a count exceeds the limit: ``"3, at most 2 allowed"``; empty if it does not.
 
-        A percentage is compared without rounding: 5.01 % exceeds 5 %.
+        A percentage gives ``"3 of 40, at most 5% allowed"``. It is compared without rounding: 5.01 % exceeds 5 %.
 
         :param total: the number of all problems, of which a percentage is taken.
         """
         if self.is_percentage:
             if count * 100 > self.allowed * total:
-                return f"{count} of {total} > {self.text}"
+                return f"{count} of {total}, at most {self.text} allowed"
         elif count > self.allowed:
-            return f"{count} > {self.text}"
+            return f"{count}, at most {self.text} allowed"
         return ""
 
 
@@ -89,7 +89,7 @@ def judge(result: RunResult, limit: Limit | None, fail_on_unused: bool = False, 
         return gate
     unjudged_reason = _explain_unjudged_run(result)
     if unjudged_reason:
-        return replace(gate, skip_reason=f"autotune cache {' and '.join(subjects)} not judged: {unjudged_reason}")
+        return replace(gate, skip_reason=f"autotune cache {' and '.join(subjects)} were not checked: {unjudged_reason}")
     if judges_misses:
         lookups = _judge_misses(result, limit)
     else:
@@ -116,11 +116,11 @@ def _explain_unjudged_run(result: RunResult) -> str:
     """Return why neither misses nor unused entries of a run can be judged; empty if they can."""
     if result.no_part_reason:
         # The caches are optional, and this machine cannot use them.
-        return f"{result.no_part_reason} (?optional)"
+        return f"{result.no_part_reason}, and the cache is optional (?optional)"
     if not result.is_judged:
-        return "nothing was loaded"
+        return "no cache was loaded"
     if result.request.plan.is_update:
-        return "this run updates the cache that it loads"
+        return "this run updates the cache that it loads (check in a run without --autotune-update)"
     if result.collected.is_interrupted:
         return "the run was interrupted"
     return ""
@@ -156,14 +156,14 @@ def _judge_misses(result: RunResult, limit: Limit | None) -> _Verdict:
     if limit is not None:
         excess = limit.describe_excess(result.miss_count, judged_count)
         if excess:
-            return _Verdict(f"maximum allowed autotune cache misses exceeded: {excess}")
+            return _Verdict(f"too many autotune cache misses: {excess} (see the summary)")
     failure = _explain_useless_lookups(result)
     if failure:
         return _Verdict(failure)
     if judged_count:
         # The misses are within the limit.
         return _Verdict()
-    return _Verdict(skip_reason=f"autotune cache misses not judged: {_explain_no_outcomes(result)}")
+    return _Verdict(skip_reason=f"autotune cache misses were not checked: {_explain_no_outcomes(result)}")
 
 
 def _explain_useless_lookups(result: RunResult) -> str:
@@ -214,7 +214,7 @@ def explain_skipped_run(result: RunResult) -> str:
         return ""
     if not counts.get("skipped") and not counts.get("xfailed"):
         return ""
-    return f"no test asked for a tuned kernel, and none passed ({describe_test_counts(counts)}; -rsx shows why)"
+    return f"no test called an autotuned kernel, and no test passed ({describe_test_counts(counts)}; -rsx shows why)"
 
 
 def explain_early_end(result: RunResult) -> str:
@@ -225,7 +225,7 @@ def explain_early_end(result: RunResult) -> str:
     early_end = result.collected.early_end
     if not early_end:
         return ""
-    return f"{early_end}, and no failure ended the run (pytest.exit, or a hook of a conftest.py)"
+    return f"{early_end}, although no test failed (did pytest.exit or a hook of a conftest.py end the run?)"
 
 
 def explain_lost_gpus(result: RunResult) -> str:
@@ -287,7 +287,7 @@ def describe_lost_gpus(reason: str, gpus: Collection[Device]) -> str:
     if not reason or not gpus:
         return ""
     names = " and ".join(sorted({gpu.name for gpu in gpus}))
-    return f"the caches have entries for {names}, {reason}, and no test asked on such a GPU"
+    return f"the cache has entries for {names}, but no test ran a kernel on such a GPU: {reason} (is the GPU visible?)"
 
 
 def _explain_unseen_errors(result: RunResult) -> str:
@@ -304,28 +304,28 @@ def _explain_unseen_errors(result: RunResult) -> str:
         return ""
     problems = describe_count(
         len(error_rows),
-        "problem of the autotune cache is an error",
-        "problems of the autotune cache are errors",
+        "problem is missing or stale, which is an error,",
+        "problems are missing or stale, which is an error,",
     )
-    return f"{problems}, and no test failed (did a child process of a test ask?)"
+    return f"{problems} but no test failed (did a test call the kernel in a child process?)"
 
 
 def _judge_unused(result: RunResult) -> _Verdict:
     """Return the verdict on unused entries. A run in which tests may not have asked for all entries is not judged."""
     reason = result.collected.unasked_reason
     if reason:
-        return _Verdict(skip_reason=f"unused autotune cache entries not judged: {reason}")
+        return _Verdict(skip_reason=f"unused autotune cache entries were not checked: {reason}")
     if result.unused_entries:
-        entries = _describe_entries_were(len(result.unused_entries))
-        return _Verdict(f"{entries} loaded and not asked for (--autotune-fail-on-unused)")
+        entries = describe_count(len(result.unused_entries), "loaded entry is", "loaded entries are")
+        return _Verdict(f"{entries} unused, and --autotune-fail-on-unused allows none (see the UNUSED lines)")
     return _Verdict()
 
 
 def _explain_no_outcomes(result: RunResult) -> str:
     """Return why no problem of a run is a hit or a miss."""
     if result.rows:
-        return "no lookup of the tests had a result"
-    return f"no test asked for a tuned kernel ({describe_test_counts(result.collected.test_counts)})"
+        return "no kernel of the tests was compared with the loaded cache"
+    return f"no test called an autotuned kernel ({describe_test_counts(result.collected.test_counts)})"
 
 
 def describe_test_counts(counts: Mapping[str, int]) -> str:
@@ -354,10 +354,10 @@ def explain_empty_run(result: RunResult) -> str:
     if not is_whole_suite(result):
         # The tests of the kernels may be in the part of the suite that did not run.
         return ""
-    failure = f"{_describe_entries_were(result.loaded_entry_count)} loaded and not one was asked for"
+    failure = f"{_describe_entries_were(result.loaded_entry_count)} loaded, but no test used any"
     bypass_reason = ""
     if result.bypasses:
-        bypass_reason = f"{' or '.join(result.bypasses)} may leave them out"
+        bypass_reason = f"{' or '.join(result.bypasses)} may exclude them"
     reasons = join_nonempty("; ", bypass_reason, result.collected.incomplete_reason)
     if reasons:
         failure += f" ({reasons})"
@@ -388,7 +388,7 @@ def explain_no_part(result: RunResult) -> str:
     reasons = list(result.collected.unavailable)
     for tuner, reason in result.collected.unhooked:
         if tuner in result.unhooked_tuners:
-            reasons.append(f"{tuner} cannot be hooked: {reason}")
+            reasons.append(f"the plugin cannot hook {tuner}: {reason}")
     if result.tuners_without_adapter:
         reasons.append(f"no adapter is installed for {' and '.join(result.tuners_without_adapter)}")
     return "; ".join(reasons)
@@ -417,9 +417,11 @@ def explain_unreachable_entries(result: RunResult) -> str:
         # The library of an optional cache may be absent.
         return ""
     if result.unhooked_tuners:
-        return f"requested tuner could not be hooked: {', '.join(result.unhooked_tuners)}"
+        names = ", ".join(result.unhooked_tuners)
+        return f"loaded entries were not used: the plugin could not hook {names} (a line above has the reason)"
     if result.tuners_without_adapter:
-        return f"entries are loaded, and no adapter is installed for {', '.join(result.tuners_without_adapter)}"
+        names = ", ".join(result.tuners_without_adapter)
+        return f"loaded entries were not used: no adapter is installed for {names} (install its package)"
     if result.unnamed_tuners:
         return describe_unnamed_tuners(result.unnamed_tuners, result.request.tuners_named_by)
     return ""
@@ -430,7 +432,8 @@ def describe_unnamed_tuners(tuners: Iterable[str], named_by: str) -> str:
 
     :param named_by: the option that names the other tuners: ``--autotune-tuners=triton``.
     """
-    return f"entries of {', '.join(tuners)} are loaded, which {named_by} leaves out: name them, too"
+    names = ", ".join(tuners)
+    return f"loaded entries were not used: {named_by} leaves out {names} (name it there, or set autotune_ignore)"
 
 
 def _describe_entries_were(count: int) -> str:

@@ -37,7 +37,7 @@ def _advise_on_hypothesis(rows: Sequence[ProblemRow]) -> str:
     kernels = describe_kernels(_list_kernels(rows))
     return (
         f"Hypothesis draws {len(rows)} of these problems anew in each run, so no update covers them: fix its seed "
-        f"(derandomize=True), round what it draws to few sizes, or set autotune_ignore (ini) for {kernels}."
+        f"(derandomize=True), let it draw from few values, or set autotune_ignore (ini) for {kernels}."
     )
 
 
@@ -131,7 +131,8 @@ def _list_adapter_hints(result: RunResult) -> list[str]:
     hints = []
     unhooked = sorted(set(map(library_of, result.unhooked_tuners)))
     if unhooked:
-        advice = f"Upgrade pytest-autotune or its adapter, or report why {' and '.join(unhooked)} was bypassed"
+        names = " and ".join(unhooked)
+        advice = f"Upgrade pytest-autotune or the adapter of {names}, or report that it could not be hooked"
         hints.append(f"{advice}; {_advise_to_ignore(unhooked)}")
     without_adapter = result.tuners_without_adapter
     if without_adapter:
@@ -141,9 +142,9 @@ def _list_adapter_hints(result: RunResult) -> list[str]:
 
 
 def _advise_to_ignore(tuners: Iterable[str]) -> str:
-    """Return the end of a hint: ``or set autotune_ignore (ini) for cute:*, toy:* to go on without.``"""
+    """Return the end of a hint: ``or set autotune_ignore (ini) to cute:*, toy:* to run without its entries.``"""
     globs = ", ".join(f"{tuner}:*" for tuner in tuners)
-    return f"or set autotune_ignore (ini) for {globs} to go on without."
+    return f"or set autotune_ignore (ini) to {globs} to run without its entries."
 
 
 def _list_bypass_hints(result: RunResult) -> list[str]:
@@ -175,4 +176,6 @@ def _list_bypass_hints(result: RunResult) -> list[str]:
     if unrecorded:
         words.append("unrecorded")
     ignore = f"set autotune_ignore (ini) for {describe_kernels(kernels)}"
-    return [f"No update covers {' or '.join(words)} problems: mend the cause that each row names, or {ignore}."]
+    return [
+        f"An update does not help for {' or '.join(words)} problems: fix the cause that each row names, or {ignore}."
+    ]

@@ -21,9 +21,9 @@ from pytest_autotune.run.result import Finding, RunResult
 
 _SIGNS = {"failed": "❌", "passed": "✅", "unjudged": "❔"}
 #: The titles of the tables of findings, by the word of the findings. For other words, the word is the title.
-_TITLES = dict.fromkeys(MISS_WORDS, "Not covered") | {
-    "UNTRACKED": "Tuned without passing the plugin",
-    "UNRECORDED": "Not recorded",
+_TITLES = dict.fromkeys(MISS_WORDS, "Missing or stale") | {
+    "UNTRACKED": "Tuned without the plugin",
+    "UNRECORDED": "Not saved",
 }
 #: The largest number of rows in a table.
 _MAX_ROWS = 100
@@ -111,7 +111,9 @@ class _Table:
             lines.append(_join_cells(row.cells))
         hidden_count = _count_problems(self.rows[_MAX_ROWS:])
         if hidden_count:
-            lines.append(f"\n{describe_count(hidden_count, 'more is', 'more are')} in the JSON report.")
+            lines.append(
+                f"\n{describe_count(hidden_count, 'more problem is', 'more problems are')} only in the JSON report."
+            )
         return lines
 
 
@@ -127,7 +129,7 @@ def _list_tables(result: RunResult) -> list[_Table]:
     """Return the tables in their order. Some may have no rows."""
     changes_title = "Different from the loaded cache"
     if result.dump is not None:
-        changes_title = "Different from what the file held"
+        changes_title = "Changes in the written file"
     change_rows = list(map(_build_change_row, result.changes.changes))
     note_rows = [_Row([format_cell(note.text)]) for note in list_notes(result, verbosity=1)]
     return [
@@ -140,7 +142,7 @@ def _list_tables(result: RunResult) -> list[_Table]:
 
 
 def _list_finding_tables(result: RunResult) -> list[_Table]:
-    """Return a table for each title of findings, such as ``Not covered`` for all kinds of misses."""
+    """Return a table for each title of findings, such as ``Missing or stale`` for all kinds of misses."""
     rows_by_title: defaultdict[str, list[_Row]] = defaultdict(list)
     for finding in list_findings(result):
         title = _TITLES.get(finding.word, finding.word.capitalize())

@@ -36,7 +36,7 @@ from pytest_autotune.run.result import Gate, RunResult
 from pytest_autotune.run.settle import InitialCaches
 
 #: The advice if a process loaded another cache than the gate judges.
-_BYTES_ADVICE = "remove old reports, or use one commit for all jobs"
+_BYTES_ADVICE = "remove old reports, and use one commit for all jobs"
 
 #: The advice if several reports may be of runs of the same command.
 _EQUAL_COMMANDS_ADVICE = (
@@ -140,7 +140,7 @@ def _explain_missing_tests(reports: Sequence[ProcessReport], request: GateReques
     for report in reports:
         if report.no_part_reason:
             remedy = "if other processes run its tests, too, leave its report out"
-            return f"{report.path}: took no part: {report.no_part_reason} ({remedy})"
+            return f"{report.path}: did not use the cache: {report.no_part_reason} ({remedy})"
     return ""
 
 
@@ -151,8 +151,8 @@ def _judge_without_reports(reports: Sequence[ProcessReport], request: GateReques
     the result, which fail the command, so the gate need not fail for them.
     """
     if reports and all(report.no_part_reason for report in reports):
-        return _build_failed_gate(f"no process took part: {reports[0].no_part_reason}", request)
-    return Gate(skip_reason="autotune cache misses not judged: no report can be used")
+        return _build_failed_gate(f"no process used the cache: {reports[0].no_part_reason}", request)
+    return Gate(skip_reason="autotune cache misses were not checked: no report can be read")
 
 
 def _judge_joint_result(result: RunResult, usable_reports: Sequence[ProcessReport], request: GateRequest) -> Gate:
@@ -188,7 +188,7 @@ def _explain_no_lookups(result: RunResult) -> str:
     """
     if result.collected.untracked or any(row.outcome is not None for row in result.rows):
         return ""
-    return f"no process asked for a tuned kernel ({describe_test_counts(result.collected.test_counts)})"
+    return f"no process called an autotuned kernel ({describe_test_counts(result.collected.test_counts)})"
 
 
 def _explain_unnamed_tuners(reports: Sequence[ProcessReport], caches: Sequence[JudgedCache]) -> str:
@@ -255,7 +255,7 @@ def list_report_errors(reports: Sequence[ProcessReport], request: GateRequest) -
         return errors
     for judged in request.caches:
         if not any(map(judged.is_loaded_as, loaded)):
-            errors.append(f"{judged.path}: no process loaded these bytes (use one commit for all jobs)")
+            errors.append(f"{judged.path}: no process loaded this version of the cache (use one commit for all jobs)")
     return errors
 
 
@@ -267,7 +267,7 @@ def list_folder_errors(reports: Sequence[ProcessReport], expected_count: int | N
     """
     errors = []
     if not reports:
-        errors.append("there is no report (give --autotune-report=FOLDER/ to each process)")
+        errors.append("there is no report in the folder (run each pytest process with --autotune-report=FOLDER/)")
     elif expected_count is not None and len(reports) != expected_count:
         errors.append(_describe_wrong_count(len(reports), expected_count))
     run_id = run_id or _find_common_run_id(reports)
@@ -296,17 +296,20 @@ def list_equal_commands(reports: Sequence[ProcessReport], expected_count: int | 
     lines = []
     for (key, _), count in counts.items():
         if count > 1:
-            lines.append(f"{count} reports have the same command: {key.command} ({_EQUAL_COMMANDS_ADVICE})")
+            lines.append(
+                f"{count} reports have the same command, so some may be of an earlier run: "
+                f"{key.command} ({_EQUAL_COMMANDS_ADVICE})"
+            )
     return lines
 
 
 def _describe_wrong_count(count: int, expected_count: int) -> str:
     """Return the error if the number of reports is not the expected one."""
-    difference = "more processes ran than --expect says (remove old reports)"
+    difference = "there are too many (remove old reports)"
     if count < expected_count:
-        difference = "a process wrote none"
-    counts = describe_count(count, "report is there", "reports are there")
-    return f"{counts}, and {expected_count} are expected: {difference}"
+        difference = "some wrote none (did each job start and end?)"
+    counts = describe_count(count, "report")
+    return f"found {counts}, but --expect is {expected_count} processes: {difference}"
 
 
 def _find_run_error(report: ProcessReport, run_id: str) -> str:
@@ -341,23 +344,23 @@ def _find_cache_error(report: ProcessReport, caches: Sequence[JudgedCache]) -> s
         # The process took no part, or the report is unusable and has another error.
         return ""
     if report.record.is_update:
-        return "the process updated the cache that it loaded, so its misses say nothing (run it without the update)"
+        return "the process updated the cache that it loaded, so nothing was missing (run it without --autotune-update)"
     if not report.loaded:
         return "the process loaded no cache (add --autotune-load=PATH to its command)"
     for loaded in report.loaded:
         if not any(judged.is_loaded_as(loaded) for judged in caches):
-            return f"the process loaded {loaded.path} with other bytes than the judged caches have ({_BYTES_ADVICE})"
+            return f"the process loaded another version of {loaded.path} than this command checks ({_BYTES_ADVICE})"
     return ""
 
 
 def _describe_other_run(other_run_id: str, run_id: str) -> str:
-    """Return the difference between the CI run of a report and this run: ``is of run 2, not of run 3``.
+    """Return the difference between the CI run of a report and this run: ``is a report of CI run 2, not of CI run 3``.
 
     :param other_run_id: the id of the report's run; empty if that run has no id.
     :param run_id: the id of this run; empty if this run has no id.
     """
     if not run_id:
-        return f"is of run {other_run_id}, and this run has no id"
+        return f"is a report of CI run {other_run_id}, but other reports are of a run without an id"
     if not other_run_id:
-        return f"is of a run without an id, not of run {run_id}"
-    return f"is of run {other_run_id}, not of run {run_id}"
+        return f"is a report of a run without an id, not of CI run {run_id}"
+    return f"is a report of CI run {other_run_id}, not of CI run {run_id}"

@@ -89,7 +89,7 @@ def list_report_files(folder: str) -> list[Path]:
     :raises CacheError: if there is no such folder.
     """
     if not os.path.isdir(folder):
-        raise CacheError(folder, "is no folder", "name the folder of --autotune-report=FOLDER/")
+        raise CacheError(folder, "is not a folder", "name the folder of --autotune-report=FOLDER/")
     return sorted(Path(folder).rglob("*.json"))
 
 
@@ -100,7 +100,7 @@ def read_process_report(path: Path) -> ProcessReport:
     try:
         report = json.loads(path.read_bytes())
         if report["format_version"] != FORMAT_VERSION:
-            return ProcessReport(name, error=f"has the unknown format_version {report['format_version']}")
+            return ProcessReport(name, error=_describe_format_version(report["format_version"]))
         ci_run = _decode_ci_run(report["run"])
         if not report["finished"]:
             return ProcessReport(name, ci_run, error="the process has not ended: it was killed, or is still running")
@@ -118,7 +118,17 @@ def read_process_report(path: Path) -> ProcessReport:
         return ProcessReport(name, error=f"cannot be read: {error.strerror or error}")
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         damage = f"{type(error).__name__}: {error_message(error)}"
-        return ProcessReport(name, error=f"is no report of a process, or is damaged ({damage})")
+        return ProcessReport(name, error=f"is not a JSON report of --autotune-report, or is damaged ({damage})")
+
+
+def _describe_format_version(version: object) -> str:
+    """Return the error of a report in a format that this version of the plugin does not know."""
+    return f"has format_version {version}, not {FORMAT_VERSION}: use the same pytest-autotune in all jobs"
+
+
+def _describe_format_version(version: object) -> str:
+    """Return the error of a report in a format that this version of the plugin does not know."""
+    return f"has format_version {version}, not {FORMAT_VERSION}: use the same pytest-autotune in all jobs"
 
 
 def _decode_ci_run(fields: Mapping[str, object]) -> CiRun:

@@ -22,9 +22,9 @@ from pytest_autotune.run.result import DumpOutcome, Finding, RunResult
 #: The number of findings with the same word that are shown without ``-v``.
 _MAX_SHOWN = 10
 #: The line of a run in which no kernel asked for its choice.
-NO_LOOKUPS = "no lookups: no autotuned kernel was called"
+NO_LOOKUPS = "no test called an autotuned kernel"
 #: The words for counts whose name is no word for a user.
-_COUNT_WORDS = {"failed": "cannot be tuned", "unrecorded": "not recorded", "fallback": "used a fallback"}
+_COUNT_WORDS = {"failed": "failed in every candidate", "unrecorded": "not saved", "fallback": "used a fallback choice"}
 #: The counts of outcomes, in the order in which they are listed.
 _OUTCOMES = ("hit", "miss", "stale", "mismatch", "uncacheable")
 #: Saved times below this are not worth a word.
@@ -156,10 +156,12 @@ def list_notes(result: RunResult, verbosity: int) -> list[Line]:
     notes = _list_crashes(result)
     if result.recovered_count:
         tunings = describe_count(result.recovered_count, "tuning")
-        notes.append(Line(f"recovered {tunings} that an earlier run with this dump path could not write"))
+        notes.append(
+            Line(f"recovered {tunings} of an earlier run with this dump path, which ended before it wrote them")
+        )
     notes += list_warnings(result)
     if result.no_part_reason and not result.gate.skip_reason:
-        notes.append(Line(f"the cache took no part: {result.no_part_reason} (?optional)", color="yellow"))
+        notes.append(Line(f"the cache was not used: {result.no_part_reason} (allowed by ?optional)", color="yellow"))
     if verbosity >= 0:
         notes += _list_entry_notes(result)
     notes += _list_unasked_notes(result, verbosity)
@@ -178,12 +180,12 @@ def _list_unasked_notes(result: RunResult, verbosity: int) -> list[Line]:
     if not reason:
         return []
     if result.request.plan.prunes:
-        event = "nothing was pruned"
+        event = "no unused entry was removed"
         if result.collected.incomplete_reason:
-            event = "nothing was pruned, the run was not complete"
+            event = "no unused entry was removed, because the run was not complete"
         return [Line(f"{event}: {reason}", color="yellow")]
     if verbosity > 0 and (result.loaded or result.dump):
-        return [Line(f"unused entries not checked: {reason}")]
+        return [Line(f"unused entries were not checked: {reason}")]
     return []
 
 
@@ -191,7 +193,13 @@ def list_warnings(result: RunResult) -> list[Line]:
     """Return the notes about tuners that could not be used as the user wished, and about other failures."""
     warnings = []
     for tuner in result.tuners_without_adapter:
-        warnings.append(Line(f"{tuner}: entries are loaded, and no adapter for it is installed", color="yellow"))
+        warnings.append(
+            Line(
+                f"{tuner}: loaded entries are not used, because no adapter for this tuner is "
+                f"installed (install its package)",
+                color="yellow",
+            )
+        )
     for note in result.collected.notes:
         warnings.append(Line(note, color="yellow"))
     return warnings
@@ -199,9 +207,9 @@ def list_warnings(result: RunResult) -> list[Line]:
 
 def _list_crashes(result: RunResult) -> list[Line]:
     """Return a note for each xdist worker that crashed."""
-    consequence = "its last test may be missing here"
+    consequence = "its last test may be missing in this summary"
     if result.dump is not None:
-        consequence = "every tuning that it had finished was kept"
+        consequence = "the dump has all tunings that it had finished"
     notes = []
     for worker in result.collected.crashed_workers:
         notes.append(Line(f"worker {worker} crashed; {consequence}", color="yellow"))
@@ -215,21 +223,23 @@ def _list_entry_notes(result: RunResult) -> list[Line]:
     if result.request.mode_hints:
         mode_hints = f" ({'; '.join(result.request.mode_hints)})"
     for (tuned_version, version), hit_count in result.other_version_counts.items():
-        hits = describe_count(hit_count, "hit")
-        notes.append(Line(f"{hits}, tuned with {tuned_version}; this run has {version}{mode_hints}"))
+        hits = describe_count(hit_count, "hit was", "hits were")
+        notes.append(Line(f"{hits} tuned with {tuned_version}, but this run has {version}{mode_hints}"))
     rename_advice = ""
     if result.collected.unasked_reason:
         # A test that did not run may still ask for the old name, so this run renames nothing.
-        rename_advice = "; an update of a complete run renames the entries"
+        rename_advice = "; --autotune-update in a complete run renames them"
     for (old_name, new_name), hit_count in result.rename_counts.items():
         hits = describe_count(hit_count, "hit")
-        notes.append(Line(f"{hits} of {new_name} moved from {old_name}{rename_advice}"))
+        notes.append(
+            Line(f"{hits} of {new_name}: the cache has the entries under its old name {old_name}{rename_advice}")
+        )
     for device, entry_device in result.alias_counts:
-        notes.append(Line(f"{device} used entries of {entry_device} (autotune_device_alias)"))
+        notes.append(Line(f"{device} used the entries of {entry_device}, as autotune_device_alias (ini) says"))
     if result.left_out_entries and result.dump is not None:
         entries = describe_count(len(result.left_out_entries), "loaded entry", "loaded entries")
         devices = _describe_devices_left_out(result)
-        notes.append(Line(f"{entries} that no test asked for stayed out of {result.dump.path} ({devices})"))
+        notes.append(Line(f"{entries} that no test used: not written to {result.dump.path} ({devices})"))
     return notes
 
 
@@ -305,7 +315,7 @@ def _describe_counts(result: RunResult) -> str:
     if not result.problem_count:
         no_lookups = _explain_no_lookups(result)
         if result.loaded_entry_count:
-            no_lookups += f"; {describe_count(result.loaded_entry_count, 'entry')} loaded for nothing"
+            no_lookups += f"; {describe_count(result.loaded_entry_count, 'loaded entry', 'loaded entries')} not used"
         return no_lookups
     counts = result.counts
     outcomes = []
@@ -341,7 +351,7 @@ def _list_counts(counts: Mapping[str, int], *names: str) -> list[str]:
 
 
 def _list_tuned_counts(result: RunResult, counts: Mapping[str, int]) -> list[str]:
-    """Return how many problems were tuned, and how many could not be: ``["3 tuned in 0.5s", "1 cannot be tuned"]``."""
+    """Return how many problems were tuned, and how many could not be: ``["3 tuned in 0.5s", …]``."""
     texts = []
     if counts["tuned"]:
         number = str(counts["tuned"])
@@ -358,13 +368,13 @@ def _list_tuned_counts(result: RunResult, counts: Mapping[str, int]) -> list[str
 def _explain_no_lookups(result: RunResult) -> str:
     """Return why no lookup took place, as far as the run knows."""
     if result.tuners_without_adapter:
-        return f"no lookups: no adapter is installed for {' and '.join(result.tuners_without_adapter)}"
+        return f"the cache was not used: no adapter is installed for {' and '.join(result.tuners_without_adapter)}"
     bypassed_tuners = sorted({tuner for tuner, _ in result.collected.unhooked})
     if bypassed_tuners:
-        return f"no lookups: {' and '.join(bypassed_tuners)} bypassed"
+        return f"the cache was not used: the plugin could not hook {' and '.join(bypassed_tuners)}"
     bypasses = " or ".join(result.bypasses)
     if bypasses:
-        return f"{NO_LOOKUPS}, or {bypasses} left it out"
+        return f"{NO_LOOKUPS}, or only kernels that {bypasses} excludes"
     return NO_LOOKUPS
 
 
@@ -389,7 +399,7 @@ def _describe_dump_state(result: RunResult) -> _DumpState:
     if text:
         stale_count = result.counts["stale"]
         if stale_count and result.request.plan.only_adds and not dump.remark:
-            text += f"; {stale_count} stale left as they were"
+            text += f"; {stale_count} stale not changed (--autotune-update replaces them)"
         return _DumpState(text, needs_action=bool(dump.remark))
     if not dump.written_to:
         return _DumpState(_explain_unwritten_dump(result, dump), needs_action=True)
@@ -398,12 +408,11 @@ def _describe_dump_state(result: RunResult) -> _DumpState:
 
 
 def _explain_unwritten_dump(result: RunResult, dump: DumpOutcome) -> str:
-    """Return why no dump was written: ``nothing was tuned: cache.textproto was not written``."""
-    verb = "tuned"
+    """Return why no dump was written: ``no kernel was tuned, so cache.textproto was not written``."""
     if result.problem_count or result.collected.unhooked:
         # Kernels were tuned then, although the session recorded no result.
-        verb = "recorded"
-    return f"nothing was {verb}: {dump.path} was not written"
+        return f"no tuning could be saved, so {dump.path} was not written"
+    return f"no kernel was tuned, so {dump.path} was not written"
 
 
 def _describe_unchanged_dump(result: RunResult) -> str:
@@ -414,7 +423,7 @@ def _describe_unchanged_dump(result: RunResult) -> str:
         or result.counts["unrecorded"]
         or not result.problem_count
     ):
-        return "left as it was"
+        return "unchanged"
     return "up to date"
 
 
@@ -432,8 +441,8 @@ def describe_dump(result: RunResult) -> str:
         text += f": {result.merged.counts_text}"
     if dump.lost_comment_lines:
         lines = describe_count(dump.lost_comment_lines, "comment line")
-        text += f"; {lines} of the old file left out, because a dump keeps no comments"
+        text += f"; {lines} of the old file removed, because a dump keeps no comments"
     if dump.restored_count:
         entries = describe_count(dump.restored_count, "entry")
-        text += f"; {entries} that the file lost during the run written again"
+        text += f"; {entries} written again that the file lost during the run"
     return text

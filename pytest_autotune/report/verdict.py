@@ -74,5 +74,5 @@ def list_facts(result: RunResult) -> list[tuple[str, str]]:
             title = section.name.replace("_", " ").capitalize()
             facts.append((title, join_nonempty("; ", section.typed_value, *section.lines)))
     if result.collected.incomplete_reason:
-        facts.append(("Not complete", result.collected.incomplete_reason))
+        facts.append(("Incomplete run", result.collected.incomplete_reason))
     return facts

@@ -92,7 +92,7 @@ class Collected:
         """Why calls of any kernel may have bypassed the tuners; empty if none did."""
         if not self.disabled_tests:
             return ""
-        return f"{self.disabled_tests[0]} bypasses the tuners by its marker"
+        return f"{self.disabled_tests[0]} turns the plugin off by its marker autotune_cache(enabled=False)"
 
     @property
     def unasked_reason(self) -> str:

@@ -176,15 +176,15 @@ def _keep_for_next_run(folder: RunFolder, collected: Collected) -> str:
     """
     tuned_entries = {lookup.entry for lookup in collected.lookups if lookup.is_searched}
     if not tuned_entries:
-        return "nothing was tuned"
+        return "this run tuned nothing, so nothing is lost"
     unwritten_events, error = folder.keep()
     unwritten_entries = {event.entry for event in unwritten_events if event.kind == TUNED}
     # The log has the tunings for all caches of the run.
     lost_entries = tuned_entries & unwritten_entries
     if not lost_entries:
-        return "what was tuned is kept for the next run with this dump path"
-    reason = "no log can be kept"
+        return "the tunings are kept, and the next run with this dump path writes them"
+    reason = "the run has no log"
     if error:
         reason = f"the log cannot be written: {error}"
     counts = f"{len(lost_entries)} of {len(tuned_entries)}"
-    return f"{counts} tunings are lost ({reason}); the next run with this dump path has the rest"
+    return f"{counts} tunings are lost ({reason}); the next run with this dump path writes the others"

@@ -60,10 +60,10 @@ def explain_miss(indexes: Sequence[EntryIndex], problem: Problem, policy: Policy
     The texts, in the order of the code:
 
     - ``no entry``: the kernel has no entry that the problem's device may use.
-    - ``no entry with these key names; the entries of this kernel have M, N``: no entry has comparable names in its key.
+    - ``no entry; the entries of this kernel have other key names: M, N``: no entry has comparable names in its key.
     - ``no entry``: the nearest entry has the same key. The process that asked had loaded an older cache.
     - ``no entry; new or changed code``: the key of the nearest entry differs only in the digest of the code.
-    - ``no entry; the nearest has M 64 instead of 100``: any other difference.
+    - ``no entry; the nearest entry has M 64 instead of 100``: any other difference.
 
     The function compares all entries of the kernel, which takes time. It is called only for a row of the summary, and
     for a lookup that fails a test or whose test loads a cache for itself.
@@ -80,8 +80,8 @@ def explain_miss(indexes: Sequence[EntryIndex], problem: Problem, policy: Policy
     # Policy() has no aliases, so the entries of the device itself come before the entries of its alias.
     nearest_entry = next(list_nearest_entries(usable_entries, problem, Policy()), None)
     if nearest_entry is None:
-        names = ", ".join(value.name for value in usable_entries[0].problem.key) or "no names"
-        return MissReason(f"no entry with these key names; the entries of this kernel have {names}")
+        names = ", ".join(value.name for value in usable_entries[0].problem.key) or "none"
+        return MissReason(f"no entry; the entries of this kernel have other key names: {names}")
     differences = _compare_keys(nearest_entry, problem)
     if not differences:
         # ``pytest-autotune gate`` judges a newer cache than the process loaded, and this cache has the entry.
@@ -90,7 +90,7 @@ def explain_miss(indexes: Sequence[EntryIndex], problem: Problem, policy: Policy
     differing_names = [difference.name for difference in differences]
     if has_digest and differing_names == ["code"]:
         return MissReason("no entry; new or changed code")
-    text = f"no entry; the nearest has {', '.join(map(str, differences))}"
+    text = f"no entry; the nearest entry has {', '.join(map(str, differences))}"
     if has_digest:
         # The value of a digest tells a reader nothing.
         return MissReason(text)

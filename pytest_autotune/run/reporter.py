@@ -174,14 +174,14 @@ class Reporter:
         """Note for the user that a tuner, or a part of a tuner, could not be hooked."""
         self._write_traceback(error)
         self.unhooked_tuners[tuner] = reason
-        self.note(f"{tuner} was bypassed: {reason}")
+        self.note(f"{tuner} tunes without the plugin: {reason}")
 
     def report_error(
         self, tuner: str, raised_in: str, error: BaseException, consequence: str = "", *, is_counted: bool = True
     ) -> str:
         """Note an error of pytest-autotune in one line. It must never fail a test, or the run.
 
-        Example: ``triton: error in digests(): KeyError: 'M'; that call was left to triton, and not recorded``.
+        Example: ``triton: internal error in digests(): KeyError: 'M'; triton tuned by itself, and nothing was saved``.
 
         :param raised_in: the code that raised the error: a function such as ``digests()``, or ``the session``.
         :param consequence: the end of the line.
@@ -190,7 +190,7 @@ class Reporter:
         :returns: the error in words.
         """
         self._write_traceback(error)
-        words = " ".join(f"error in {raised_in}: {type(error).__name__}: {error_message(error)}".split())
+        words = " ".join(f"internal error in {raised_in}: {type(error).__name__}: {error_message(error)}".split())
         self.note(f"{tuner}: {words}{consequence}")
         if not is_counted:
             self.unhooked_tuners.setdefault(tuner, words)
@@ -260,8 +260,8 @@ class Reporter:
             return
         self._late_kernels.add((tuner, kernel))
         line = to_one_line(
-            f"autotune: {tuner}:{kernel} was looked up after the end of the run, so no cache answered, and no report "
-            "or limit has it"
+            f"autotune: {tuner}:{kernel} was called after the end of the run, so it used no cache and is in no report "
+            "(call it in a test or fixture)"
         )
         print(line, file=sys.stderr)
 
@@ -277,7 +277,7 @@ class Reporter:
 
         :raises BaseException: from ``refuse``, if a miss is an error. Nobody knows the outcome of the call.
         """
-        consequence = f"; that call was left to {tuner}, and not recorded"
+        consequence = f"; {tuner} tuned by itself, and nothing was saved"
         words = self.report_error(tuner, raised_in, error, consequence, is_counted=False)
         if self.indexes:
             self._refuse_if_error(Outcome.MISS, f"MISS {tuner}: {words}")

@@ -129,7 +129,7 @@ class ProblemRow:
     def consequence(self) -> str:
         """The consequence of a missing tuning, in words; empty if a search recorded an entry, or none was needed."""
         if self.unrecorded:
-            return f"nothing was recorded: {self.unrecorded}"
+            return f"the tuning was not saved: {self.unrecorded}"
         return _FALLBACKS.get(self.fallback, "")
 
 
@@ -188,7 +188,7 @@ def _find_shown_entries(
 
 
 def _with_nearest_entry(row: ProblemRow, index: EntryIndex, policy: Policy) -> ProblemRow:
-    """Return the row of a miss with the nearest entry of its kernel: ``no entry; the nearest has M 64 instead of 100``.
+    """Return the row of a miss with the nearest entry of its kernel: ``the nearest entry has M 64 instead of 100``.
 
     Lookups leave this to the end of the run, because the search for the nearest entry takes time.
 

@@ -243,7 +243,7 @@ def _without_false_rename(lookup: Lookup, asked_problems: Set[Problem]) -> Looku
     if old_entry.problem not in asked_problems:
         # No test asks for the old name, so the kernel was renamed.
         return lookup
-    reason = f"no entry; that of {old_entry.problem.kernel} was used, which has the same source"
+    reason = f"no entry; used the entry of {old_entry.problem.kernel}, which has the same source"
     return replace(lookup, outcome=Outcome.MISS, reason=reason)
 
 

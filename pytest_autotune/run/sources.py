@@ -174,7 +174,7 @@ class LoadedCaches:
             return Answer(Outcome.HIT, f"moved from {renamed_entry.problem.kernel}", UsedEntry(renamed_entry))
         if same_key_entries:
             devices = ", ".join(sorted({str(entry.problem.device) for entry in same_key_entries}))
-            return Answer(Outcome.MISMATCH, f"tuned on {devices}, running on {question.problem.device}")
+            return Answer(Outcome.MISMATCH, f"tuned on {devices}, but this run is on {question.problem.device}")
         return Answer(Outcome.MISS, self._describe_miss(question))
 
     def _select_entries_of_device(self, question: Question, same_key_entries: Sequence[Entry]) -> list[Entry]:
@@ -337,7 +337,7 @@ def _explain_change(entry: Entry, fingerprint: Fingerprint, digests: Iterable[Di
     :param digests: the parts of the digests now.
     """
     if not fingerprint.has_only_listed_candidates and entry.fingerprint == fingerprint.without_pruning():
-        return "pruning makes candidates that are not in the list, which were not measured"
+        return "the kernel's pruner now adds candidates that were not measured"
     return describe_changes(entry.fingerprint, fingerprint, (*digests, *entry.digests))
 
 

@@ -20,7 +20,7 @@ from pytest_autotune.run.reporter import WAITING_FOR_GPU, Reporter
 from pytest_autotune.run.sources import Rejection, Source
 
 #: The reason why an entry is stale that says that every candidate failed.
-WORKS_NOW = "every candidate failed when it was tuned, and one works now"
+WORKS_NOW = "every candidate failed when this entry was tuned, but one works now"
 
 
 class RacingMode(Protocol):
@@ -161,7 +161,7 @@ class Tuning:
             rejection_count = len(self._rejections)
             yield self.entry
             if len(self._rejections) == rejection_count:
-                raise RuntimeError("the adapter neither used nor rejected the entry that it was offered")
+                raise RuntimeError("the tuner's adapter did not say whether it used the entry (report this as a bug)")
 
     def reject(self, reason: str) -> None:
         """Reject ``entry``, which the tuner cannot use. Afterwards ``entry`` is the next entry, or None.

@@ -158,7 +158,11 @@ class Coordinator:
                 self._membership = RunMembership(self._folder)
                 self._compile_folder = self._folder
             except OSError as error:
-                self._locks.note(f"{self._folder.parent}: {error.strerror or error}; workers do not share tunings")
+                self._locks.note(
+                    f"{self._folder.parent}: {error.strerror or error}; workers do not share tunings (free space, or " f"set TMPDIR to a local disk) (free space, or "
+                    f"set TMPDIR to a local disk) (free "
+                    f"space, or set TMPDIR to a local disk)"
+                )
         return self._membership is not None
 
     def compile_in(self, folder: Path) -> None:

@@ -97,7 +97,7 @@ def _explain_unsafe_folder(folder: Path, status: os.stat_result) -> str:
     if not stat.S_ISDIR(status.st_mode):
         return "is not a folder"
     if status.st_uid != os.getuid():
-        return f"belongs to the user with number {status.st_uid}"
+        return f"belongs to another user (number {status.st_uid})"
     if status.st_mode & 0o077:
         return f"other users may enter it: chmod 700 {folder}"
     return ""
@@ -109,7 +109,7 @@ def _build_missing_folder(folder: Path, fault: str) -> SharedFolder:
     :param folder: the folder that cannot be used.
     :param fault: why not, in words.
     """
-    note = f"{folder}: {fault}; workers do not wait for each other, and measurements may overlap"
+    note = f"{folder}: {fault}; workers do not wait for each other, so their measurements may disturb each other"
     return SharedFolder(path=None, note=note)
 
 
@@ -309,7 +309,10 @@ class Locks:
         except Timeout:
             return None
         except OSError as error:
-            self.note(f"{path.parent}: {error.strerror or error}; workers do not wait for each other there")
+            self.note(
+                f"{path.parent}: {error.strerror or error}; workers do not wait for each other (free space, "
+                f"or set TMPDIR to a local disk)"
+            )
             return None
         return lock
 

@@ -74,7 +74,7 @@ LOADS = [
     pytest.param(make_folder("cache.textproto"), "cache.textproto: is a folder*", id="folder without slash"),
     pytest.param(
         lambda folder: make_folder("cache")(folder) + "/",
-        "cache/: is a folder with other things in it, not a cache (name *",
+        "cache/: is a folder with other files in it, not a cache (name *",
         id="folder",
     ),
     pytest.param(lambda folder: "cache/", "cache/: no such folder (create one with *=cache/)", id="no such folder"),
@@ -107,7 +107,7 @@ def test_bad_options_stop_an_xdist_run_before_workers_start(bad: Suite, distribu
 DUMPS = [
     pytest.param(make_folder("cache.textproto"), "cache.textproto: is a folder*", id="folder without slash"),
     pytest.param(
-        lambda folder: make_folder("tests")(folder) + "/", "tests/: is a folder with other things in it*", id="folder"
+        lambda folder: make_folder("tests")(folder) + "/", "tests/: is a folder with other files in it*", id="folder"
     ),
     pytest.param(
         lambda folder: write("file", "")(folder) + "/cache.pb", "file/cache.pb: *Not a directory", id="below a file"
@@ -171,7 +171,7 @@ def test_a_path_through_a_missing_folder_is_a_usage_error(bad: Suite, args: list
 def test_a_dump_that_tuned_nothing_writes_no_file(serial_suite: Suite, section, module: str) -> None:
     result = serial_suite.write(test_bad=module).dump()
 
-    assert section(result)[-1] == "nothing was tuned: cache.textproto was not written"
+    assert section(result)[-1] == "no kernel was tuned, so cache.textproto was not written"
     assert not serial_suite.cache.exists()
 
 
@@ -193,26 +193,29 @@ BAD_OPTIONS = [
     (["--autotune-max-misses=1.5"], "--autotune-max-misses: expected a count such as 0, or *, not '1.5'"),
     (["--autotune-max-misses=nan%"], "--autotune-max-misses: expected *"),
     (["--autotune-report=report.pdf"], "--autotune-report: report.pdf: unknown kind of report (*.json*)"),
-    (["--autotune-report=folder.json"], "--autotune-report: folder.json: is not a file"),
+    (["--autotune-report=folder.json"], "--autotune-report: folder.json: is not a file (name another file)"),
     (["--autotune-report=file/a.json"], "--autotune-report: file/a.json: cannot be written: File exists"),
-    (["--autotune-report=pipe.json"], "--autotune-report: pipe.json: is not a file"),
+    (["--autotune-report=pipe.json"], "--autotune-report: pipe.json: is not a file (name another file)"),
     ([f"--autotune-report={'x' * 300}.json"], "--autotune-report: xxx*.json: cannot be written: File name too long"),
     *(
-        ([f"--autotune-report=mine{suffix}"], f"--autotune-report: mine{suffix}: is there and is no report of *")
+        ([f"--autotune-report=mine{suffix}"], f"--autotune-report: mine{suffix}: exists and is not a report of *")
         for suffix in FILES
     ),
     (
         ["--autotune-dump=new.json", "--autotune-report=new.json"],
         "--autotune-report: new.json: is a cache *",
     ),
-    (["--autotune-dump=s3:///x/"], "--autotune-dump: s3:///x/: is a URL of no store that is known (name one of s3://*"),
-    (["--autotune-load=https://host/c.pb"], "--autotune-load: https://host/c.pb: is a URL of no store *, or a path)"),
-    (["--autotune-load=s3://x/a#b/"], "--autotune-load: s3://x/a#b/: is a URL of no store *"),
-    (["--autotune-load=s3://x/../y/"], "--autotune-load: s3://x/../y/: is a URL of no store *"),
-    (["--autotune-load=s3://id:a/b@x/y/?s=c"], "--autotune-load: s3://x/y/: the URL holds credentials (put them *"),
+    (
+        ["--autotune-dump=s3:///x/"],
+        "--autotune-dump: s3:///x/: is a URL of an unknown kind of store (name one of s3://*",
+    ),
+    (["--autotune-load=https://host/c.pb"], "--autotune-load: https://host/c.pb: is a URL of an unknown " "kind *, or a path)"),
+    (["--autotune-load=s3://x/a#b/"], "--autotune-load: s3://x/a#b/: is a URL of an unknown kind *"),
+    (["--autotune-load=s3://x/../y/"], "--autotune-load: s3://x/../y/: is a URL of an unknown kind *"),
+    (["--autotune-load=s3://id:a/b@x/y/?s=c"], "--autotune-load: s3://x/y/: the URL holds credentials (remove them*"),
     (["--autotune-load=az://x/?sig=secret"], "--autotune-load: az://x/: the option [?]sig is unknown (known are *"),
     (["--autotune-load=s3://x/?fast"], "--autotune-load: s3://x/: the option [?]fast is unknown (known are *"),
-    (["--autotune-report=s3://x/r.json"], "--autotune-report: s3://x/r.json: is a URL, and a report is a file (*"),
+    (["--autotune-report=s3://x/r.json"], "--autotune-report: s3://x/r.json: is a URL, but a report must be a file (*"),
     (
         ["--autotune-update=prun"],
         "--autotune-update: expected all or new or prune, not 'prun' (before a path*",
@@ -313,7 +316,7 @@ def test_pytest_help_lists_every_option_and_ini_key(serial_suite: Suite) -> None
     flags = set(re.findall(r"--autotune-[a-z-]+", output))
     assert flags - {"--autotune-"} == {option.flag for option in OPTIONS if option.is_flag}
     assert "command line: pytest-autotune --help; documentation: docs/" in output
-    assert "more than N problems, or P% of them" in output
+    assert "more than N or P% of the problems" in output
     assert "%%" not in output
 
 
@@ -382,7 +385,7 @@ def test_a_report_overwrites_no_cache_and_cannot_be_loaded(serial_suite: Suite) 
     for name in "r.json", "r.yaml", "r.textproto":
         (serial_suite.folder / name).write_bytes((serial_suite.folder / "r.json").read_bytes())
         message = refused(serial_suite, serial_suite.run(f"--autotune-load={name}"))
-        assert message.startswith(f"--autotune-load: {name}: is the report of a run, not a cache (name the cache")
+        assert message.startswith(f"--autotune-load: {name}: is a report of a run, not a cache (name the cache")
 
 
 @pytest.mark.parametrize("suffix", FILES)
@@ -451,4 +454,4 @@ def test_a_quiet_run_still_warns_of_a_misspelt_field_in_a_cache(serial_suite: Su
 
     lines = section(serial_suite.load("-q"))
 
-    assert any('the field "fingreprint" is unknown (mend it first: is it "fingerprint"?)' in line for line in lines)
+    assert any('the field "fingreprint" is unknown (correct the name: is it "fingerprint"?)' in line for line in lines)

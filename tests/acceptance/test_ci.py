@@ -76,7 +76,9 @@ def test_an_unwritable_github_step_summary_is_only_a_note(serial_outdated: Suite
     result = serial_outdated.load(**GITHUB, GITHUB_STEP_SUMMARY=str(serial_outdated.folder))
 
     assert result.ret == 0
-    result.stdout.fnmatch_lines(["the step summary could not be written: Is a directory (GITHUB_STEP_SUMMARY)"])
+    result.stdout.fnmatch_lines(
+        ["GitHub's step summary could not be written: Is a directory (see GITHUB_STEP_SUMMARY)"]
+    )
 
 
 def cases(suite: Suite) -> dict[str, ElementTree.Element]:
@@ -98,7 +100,9 @@ def test_a_failed_gate_is_in_annotations_step_summary_and_junit(
     result = outdated.load(GATE, "--junitxml=junit.xml", **GITHUB, GITHUB_STEP_SUMMARY=str(step_summary))
 
     verdict, stale = annotations(result)
-    assert verdict.startswith("::error title=autotune cache::maximum allowed autotune cache misses exceeded: 1 > 0%0A")
+    assert verdict.startswith(
+        "::error title=autotune cache::too many autotune cache misses: 1, at most 0 allowed (see the summary)%0A"
+    )
     assert stale == (
         "::error file=tests/test_op.py,line=5,title=autotune cache%3A stale::"
         f"STALE toy:lib.op (M=2): {describe_changed('source')}"
@@ -110,7 +114,7 @@ def test_a_failed_gate_is_in_annotations_step_summary_and_junit(
     assert result.ret == 1
     failure = cases(outdated)["gate"].find("failure")
     assert failure is not None
-    assert failure.get("message") == "maximum allowed autotune cache misses exceeded: 1 > 0"
+    assert failure.get("message") == "too many autotune cache misses: 1, at most 0 allowed (see the summary)"
     row, *_, command = (failure.text or "").splitlines()
     assert row == f"STALE tests/test_op.py::test_stale - toy:lib.op (M=2): {describe_changed('source')}"
     assert command == "Re-run with --autotune-load=cache.textproto --autotune-update to update the cache."
@@ -130,7 +134,7 @@ def test_the_gates_junit_case_is_skipped_if_nothing_was_loaded(serial_outdated: 
 
     skipped = cases(serial_outdated)["gate"].find("skipped")
     assert skipped is not None
-    assert skipped.get("message") == "autotune cache misses not judged: nothing was loaded"
+    assert skipped.get("message") == "autotune cache misses were not checked: no cache was loaded"
 
 
 def test_the_gate_still_fails_for_misses_if_dash_x_ends_the_run(outdated: Suite) -> None:
@@ -150,4 +154,4 @@ def test_an_unwritable_report_is_a_failed_junit_case(serial_suite: Suite) -> Non
 
     failure = cases(serial_suite)["gate"].find("failure")
     assert failure is not None
-    assert failure.get("message") == "--autotune-report: report.json: is not a file"
+    assert failure.get("message") == "--autotune-report: report.json: is not a file (name another file)"

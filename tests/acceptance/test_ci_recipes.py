@@ -220,12 +220,14 @@ def test_the_github_shards_fail_for_a_lost_gpu_or_report(project: Project) -> No
     github, jobs = project.github, workflow("gpu tests in shards")
     github.job(jobs["test"], group=1)
     lost = github.job(jobs["test"], status=1, group=2, environment=LOST)
-    assert "no GPU is visible, and no test asked on such a GPU" in lost
+    assert "no test ran a kernel on such a GPU: no GPU is visible" in lost
     github.job(jobs["test"], group=2)
     github.job(jobs["gate"])
 
     shutil.rmtree(github.artefacts / "autotune-2")
-    assert "1 report is there, and 2 are expected: a process wrote none" in github.job(jobs["gate"], status=1)
+    assert "found 1 report, but --expect is 2 processes: some wrote none (did each job start and end?)" in github.job(
+        jobs["gate"], status=1
+    )
 
     github.job(jobs["test"], status=137, group=2, environment={"IS_KILLED": "1"})
     assert "the process has not ended" in github.job(jobs["gate"], status=1)
@@ -238,7 +240,7 @@ def test_the_github_shards_fail_for_a_lost_gpu_or_report(project: Project) -> No
 
     for group in (1, 2):
         github.job(jobs["test"], status=1, group=group, environment=LOST)
-    assert "no process asked for a tuned kernel (4 skipped)" in github.job(jobs["gate"], status=1)
+    assert "no process called an autotuned kernel (4 skipped)" in github.job(jobs["gate"], status=1)
 
 
 def test_the_github_shards_fail_for_misses_and_unused_entries(project: Project) -> None:
@@ -251,7 +253,9 @@ def test_the_github_shards_fail_for_misses_and_unused_entries(project: Project) 
     project.commit("abcde")
     github.job(jobs["test"], status=1, group=1)
     github.job(jobs["test"], group=2)
-    assert "maximum allowed autotune cache misses exceeded: 1 > 0" in github.job(jobs["gate"], status=1)
+    assert "too many autotune cache misses: 1, at most 0 allowed (see the summary)" in github.job(
+        jobs["gate"], status=1
+    )
 
 
 def test_the_update_workflow_deletes_no_entry_if_a_gpu_was_lost(project: Project) -> None:
@@ -269,7 +273,7 @@ def test_the_update_workflow_deletes_no_entry_if_a_gpu_was_lost(project: Project
 
     shutil.rmtree(github.artefacts / "autotune-1")
     commit = {"steps": [step for step in jobs["commit"]["steps"] if "git push" not in step.get("run", "")]}
-    with pytest.raises(AssertionError, match="1 report is there, and 2 are expected"):
+    with pytest.raises(AssertionError, match="found 1 report, but --expect is 2 processes"):
         github.job(commit)
 
 
@@ -327,7 +331,7 @@ def test_the_gitlab_pipeline_fails_for_faults_misses_and_unused(project: Project
     gitlab.run("test", 2, status=1, **LOST)
     assert "(2 skipped)" not in gitlab.run("gate", status=1, CI_PIPELINE_ID="8")
     gitlab.run("test", 1, status=1, **LOST)
-    assert "no process asked for a tuned kernel (4 skipped)" in gitlab.run("gate", status=1)
+    assert "no process called an autotuned kernel (4 skipped)" in gitlab.run("gate", status=1)
 
     gitlab.run("test", 1)
     gitlab.run("test", 2, status=137, IS_KILLED="1")
@@ -338,7 +342,7 @@ def test_the_gitlab_pipeline_fails_for_faults_misses_and_unused(project: Project
     project.commit("abce")
     gitlab.run("test", 1)
     gitlab.run("test", 2, status=1)
-    assert "maximum allowed autotune cache misses exceeded: 1 > 0" in gitlab.run("gate", status=1)
+    assert "too many autotune cache misses: 1, at most 0 allowed (see the summary)" in gitlab.run("gate", status=1)
     project.commit("abc")
     gitlab.run("test", 1)
     gitlab.run("test", 2)

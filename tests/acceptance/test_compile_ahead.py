@@ -218,7 +218,7 @@ def test_a_cold_load_compiles_every_kernel_ahead_of_its_test(suite: Suite, secti
     assert report["counts"]["hit"] == 4
     assert (suite.compiled, suite.found) == (0, 5)
     assert report["compiled_ahead"]["kernels"] == 5
-    assert re.fullmatch(r"5 kernels compiled ahead in \d+\.\ds", section(suite.result)[0])
+    assert re.fullmatch(r"5 kernels compiled before their tests in \d+\.\ds", section(suite.result)[0])
 
     report = suite.run("--autotune-load=cache.textproto", "--autotune-dump=cache.textproto", cold=False)
     assert suite.cache.read_bytes() == written

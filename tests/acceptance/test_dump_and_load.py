@@ -177,7 +177,7 @@ def test_an_entry_that_cannot_be_encoded_is_left_out_with_a_note(
 
     result.assert_outcomes(passed=2)
     assert result.ret == 0
-    assert section(result)[0].startswith("toy: error in choose(): UncacheableError: ")
+    assert section(result)[0].startswith("toy: internal error in choose(): UncacheableError: ")
     assert section(result)[-1].endswith(f"1 entry written to {path}: 1 added")
     assert "1 hit" in serial_suite.run(f"--autotune-load={path}", "-k", "good").stdout.str()
 
@@ -211,7 +211,7 @@ def test_a_thread_that_tunes_after_the_last_test_is_not_recorded(suite: Suite, s
 
     lines = section(suite.dump())
 
-    assert "not recorded, since a thread still tuned it after the tests: toy:lib.late" in lines
+    assert "not saved, because a thread still tuned after the tests (wait for it in the test): toy:lib.late" in lines
     assert "lib.last" not in suite.cache.read_text()
     again = section(suite.load("--autotune-update"))
     assert not any("recovered" in line for line in again), again
@@ -239,7 +239,9 @@ def test_a_lookup_after_the_end_of_the_run_warns(serial_suite: Suite, section) -
     assert result.ret == 0
     assert section(result) == ["1 hit"]
     warnings = [line for line in result.errlines if line.startswith("autotune: ")]
-    after_the_end = "was looked up after the end of the run, so no cache answered, and no report or limit has it"
+    after_the_end = (
+        "was called after the end of the run, so it used no cache and is in no report (call it in a test or fixture)"
+    )
     assert warnings == [f"autotune: toy:lib.after {after_the_end}", f"autotune: toy:lib.last {after_the_end}"]
 
 

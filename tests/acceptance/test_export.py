@@ -115,7 +115,7 @@ def test_use_answers_hits_and_logs_a_miss_that_a_run_then_lists(
     assert digests(suite.folder / "anew.textproto") == digests(suite.cache)
     (row,) = report["uncovered"]
     assert row["nearest_test"].startswith("test_lib.py::test_copy[100")
-    assert row["reason"] == "asked for in production, and by no test; the nearest has n=100"
+    assert row["reason"] == "used in production, but by no test; the nearest test has n=100"
 
 
 PICK = '{"early_config_prune": __import__("_tuned").pick("lib.copy_kernel")}'

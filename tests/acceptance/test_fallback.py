@@ -44,11 +44,11 @@ def test_on_miss_first_uses_the_first_candidate_except_for_hits(suite: Suite, se
     result.assert_outcomes(passed=3)
     assert loaded_suite.tunings == []
     assert section(result) == [
-        "MISS test_op.py::test_op[32] - toy:lib.op (M=32): no entry; the nearest has M 16 instead of 32; "
+        "MISS test_op.py::test_op[32] - toy:lib.op (M=32): no entry; the nearest entry has M 16 instead of 32; "
         "the first candidate was used",
         f"STALE test_op.py::test_op[16] - toy:lib.op (M=16): {describe_changed('source')}; "
         "the first candidate was used",
-        "1 hit, 1 miss, 1 stale; 2 used a fallback",
+        "1 hit, 1 miss, 1 stale; 2 used a fallback choice",
         "Re-run with --autotune-load=cache.textproto --autotune-update to update the cache.",
     ]
     assert loaded_suite.cache.read_bytes() == before
@@ -74,7 +74,7 @@ def test_the_gate_counts_problems_with_a_fallback_as_misses(loaded_suite: Suite,
     result = loaded_suite.load(f"--autotune-on-miss={word}", "--autotune-max-misses=0")
 
     assert result.ret == 1
-    assert section(result)[-2].startswith("2 hits, 1 miss; 1 used a fallback")
+    assert section(result)[-2].startswith("2 hits, 1 miss; 1 used a fallback choice")
 
 
 def test_on_miss_nearest_without_entries_uses_first_candidate(serial_suite: Suite) -> None:
@@ -94,7 +94,7 @@ def test_on_miss_first_works_without_a_cache(serial_suite: Suite, section) -> No
 
     result.assert_outcomes(passed=1)
     assert serial_suite.tunings == []
-    assert section(result)[-1] == "0 hits, 1 miss; 1 used a fallback"
+    assert section(result)[-1] == "0 hits, 1 miss; 1 used a fallback choice"
     result.stdout.fnmatch_lines(["autotune: on miss first"])
 
 
@@ -119,4 +119,4 @@ def test_an_entry_used_only_as_a_fallback_is_reported_unused(serial_suite: Suite
 
     lines = section(serial_suite.load("--autotune-on-miss=nearest"))
 
-    assert "UNUSED toy:lib.op (M=16): not requested by any test" in lines
+    assert "UNUSED toy:lib.op (M=16): no test used this entry" in lines

@@ -117,7 +117,7 @@ def test_a_new_key_value_fails_the_gate_until_an_update(serial_suite: Suite, sec
     covered = serial_suite.load("--autotune-max-misses=0")
 
     assert result.ret == 1
-    row = "MISS test_lib.py::test_gemm[128] - function:lib.gemm (m=128, dtype=fp16): no entry; the nearest has m"
+    row = "MISS test_lib.py::test_gemm[128] - function:lib.gemm (m=128, dtype=fp16): no entry; the nearest entry has m"
     assert section(result)[0].startswith(row)
     assert any("1 added" in line and "2 unchanged" in line and "1 removed" in line for line in section(updated))
     assert covered.ret == 0

@@ -17,7 +17,7 @@ def test_a_gate_without_anything_loaded_is_a_usage_error(suite: Suite, gate: str
     result = suite.write().run(gate)
 
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    message = f"{gate.partition('=')[0]}: nothing is loaded, so there is nothing to judge (add --autotune-load=PATH)"
+    message = f"{gate.partition('=')[0]}: no cache is loaded, so there is nothing to check (add --autotune-load=PATH)"
     if "-n2" in suite.distribution:  # the workers know the tests, and cannot refuse a run
         result.stdout.fnmatch_lines([f"!* {message}*"])
         result.stdout.no_fnmatch_line("*not judged*")  # one answer, not two
@@ -31,7 +31,7 @@ def test_an_ini_gate_without_any_load_is_a_usage_error(serial_suite: Suite) -> N
     result = serial_suite.run()
 
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines(["ERROR: autotune_max_misses (ini): nothing is loaded, *"])
+    result.stderr.fnmatch_lines(["ERROR: autotune_max_misses (ini): no cache is loaded, *"])
     assert serial_suite.run("test_lib.py").ret == 0, "a part of a suite of which other tests may load caches"
     serial_suite.pytester.makeini("[pytest]\nautotune_on_miss = error\n")
     serial_suite.run("test_lib.py").stdout.no_fnmatch_line("*autotune cache*")
@@ -53,7 +53,7 @@ def test_a_typed_gate_with_an_empty_load_is_a_usage_error(serial_suite: Suite, g
 
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     flag = gate.partition("=")[0]
-    result.stderr.fnmatch_lines([f"ERROR: {flag}: nothing is loaded, *"])
+    result.stderr.fnmatch_lines([f"ERROR: {flag}: no cache is loaded, *"])
 
 
 def test_the_gate_counts_misses_of_caches_that_only_markers_load(suite: Suite) -> None:
@@ -65,7 +65,9 @@ def test_the_gate_counts_misses_of_caches_that_only_markers_load(suite: Suite) -
     assert suite.run("--autotune-max-misses=0").ret == 0
     assert suite.run("--autotune-on-miss=error", "-k", "nothing").ret == pytest.ExitCode.NO_TESTS_COLLECTED
     test.write_text(test.read_text().replace("M=m", "M=2 * m"))
-    suite.run("--autotune-max-misses=0").stdout.fnmatch_lines(["!* maximum allowed * exceeded: 1 > 0 !*"])
+    suite.run("--autotune-max-misses=0").stdout.fnmatch_lines(
+        ["!* too many autotune cache misses: 1, at most 0 allowed* !*"]
+    )
 
 
 def test_a_gate_is_a_usage_error_if_the_fixture_loads_nothing(serial_suite: Suite) -> None:
@@ -83,13 +85,13 @@ def test_a_gate_fails_if_no_loaded_entry_was_looked_up(serial_suite: Suite, sect
     result = serial_suite.load("--autotune-max-misses=5")
 
     assert result.ret == pytest.ExitCode.TESTS_FAILED
-    assert section(result)[0].startswith("no lookups: no autotuned kernel was called; ")
-    result.stdout.fnmatch_lines(["*! * entries were loaded and not one was asked for !*"])
+    assert section(result)[0].startswith("no test called an autotuned kernel; ")
+    result.stdout.fnmatch_lines(["*! * entries were loaded, but no test used any !*"])
     assert serial_suite.load("--autotune-max-misses=5", "-o", "addopts=").ret == pytest.ExitCode.TESTS_FAILED
     skip_all(serial_suite)
     result = serial_suite.load("--autotune-max-misses=5")
     assert result.ret == pytest.ExitCode.TESTS_FAILED
-    message = "*! * entries were loaded and not one was asked for (test_*.py::test_gpu was skipped) !*"
+    message = "*! * entries were loaded, but no test used any (test_*.py::test_gpu was skipped) !*"
     result.stdout.fnmatch_lines([message])
 
 
@@ -116,7 +118,9 @@ def test_setup_only_passes_the_gate_without_lookups(serial_suite: Suite) -> None
     result = serial_suite.load("--autotune-max-misses=0", "--autotune-fail-on-unused", "--setup-only")
 
     assert result.ret == 0
-    result.stdout.fnmatch_lines(["*; unused autotune cache entries not judged: --setup-only selects tests"])
+    result.stdout.fnmatch_lines(
+        ["*; unused autotune cache entries were not checked: --setup-only selects a part of the tests"]
+    )
 
 
 NO_KERNEL = """
@@ -140,7 +144,7 @@ def test_a_gate_without_lookups_is_skipped_in_all_reports(suite: Suite, section,
     result = suite.load(gate, "-k", "cpu", *reports, "--junitxml=junit.xml", **github)
 
     assert result.ret == 0
-    not_judged = "autotune cache misses not judged: no test asked for a tuned kernel (3 passed, 9 skipped)"
+    not_judged = "autotune cache misses were not checked: no test called an autotuned kernel (3 passed, 9 skipped)"
     assert section(result)[1] == not_judged
     text = {path.name: path.read_text() for path in suite.folder.iterdir() if path.is_file()}
     assert json.loads(text["r.json"])["gate"]["skipped"] == not_judged
@@ -165,7 +169,7 @@ def test_the_gate_fails_for_an_empty_cache_without_lookups(serial_suite: Suite, 
 
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     update = "Re-run with --autotune-load=cache.textproto --autotune-update to update the cache."
-    result.stdout.fnmatch_lines([update, "!* 0 entries were loaded and not one was asked for !*"])
+    result.stdout.fnmatch_lines([update, "!* 0 entries were loaded, but no test used any !*"])
     skip_all(serial_suite)
     assert serial_suite.load(gate).ret == pytest.ExitCode.TESTS_FAILED
     if "on-miss" not in gate:
@@ -196,7 +200,7 @@ def test_the_gate_fails_if_all_selected_tests_were_skipped(serial_suite: Suite, 
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     if args != ["."]:
         result.stdout.fnmatch_lines(
-            ["!* no test asked for a tuned kernel, and none passed (3 skipped; -rsx shows why) !*"]
+            ["!* no test called an autotuned kernel, and no test passed (3 skipped; -rsx shows why) !*"]
         )
 
 
@@ -215,7 +219,10 @@ def test_the_gate_fails_if_gpu_tests_skip_and_only_the_cpu_hits(serial_suite: Su
 
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     names = "Other GPU and Toy GPU"
-    message = f"the caches have entries for {names}, 1 test was skipped, and no test asked on such a GPU"
+    message = (
+        f"the cache has entries for {names}, but no test ran a kernel on such a GPU: 1 test was skipped "
+        "(is the GPU visible?)"
+    )
     result.stdout.fnmatch_lines([f"!* {message} !*"])
     optional = serial_suite.run("--autotune-load=cache.textproto?optional", gate, TOY_DEVICE="CPU")
     assert optional.ret == 0
@@ -235,7 +242,9 @@ def test_the_gate_fails_if_all_selected_tests_xfail_unrun(serial_suite: Suite, g
     result = serial_suite.load(gate, "test_gpu.py")
 
     assert result.ret == pytest.ExitCode.TESTS_FAILED
-    result.stdout.fnmatch_lines(["!* no test asked for a tuned kernel, and none passed (1 xfailed; -rsx shows why) !*"])
+    result.stdout.fnmatch_lines(
+        ["!* no test called an autotuned kernel, and no test passed (1 xfailed; -rsx shows why) !*"]
+    )
 
 
 def test_the_gate_passes_kernel_free_tests_unless_all_skip(suite: Suite) -> None:
@@ -245,7 +254,7 @@ def test_the_gate_passes_kernel_free_tests_unless_all_skip(suite: Suite) -> None
     result = suite.load("--autotune-max-misses=0", "test_cpu.py")
 
     assert result.ret == 0
-    result.stdout.fnmatch_lines(["autotune cache misses not judged: no test asked * (3 passed, 9 skipped)"])
+    result.stdout.fnmatch_lines(["autotune cache misses were not checked: no test called * (3 passed, 9 skipped)"])
     (suite.folder / "test_cpu.py").write_text(ALL_SKIPPED)
     assert suite.load("--autotune-max-misses=0", "test_cpu.py").ret == pytest.ExitCode.TESTS_FAILED
 
@@ -259,7 +268,7 @@ def test_the_gate_fails_if_an_option_excludes_a_loaded_tuner(serial_suite: Suite
     result = serial_suite.load("--autotune-max-misses=0", *([spelt] if "=" in spelt else []))
 
     assert result.ret == pytest.ExitCode.TESTS_FAILED
-    message = f"entries of toy are loaded, which {spelt} leaves out: name them, too"
+    message = f"loaded entries were not used: {spelt} leaves out toy (name it there, or set autotune_ignore)"
     result.stdout.fnmatch_lines([f"!* {message} !*"])
 
 
@@ -273,11 +282,16 @@ def test_a_gate_fails_if_loaded_entries_have_no_adapter(serial_suite: Suite, gat
 
     result = serial_suite.load("--autotune-load=xla.textproto", "--autotune-tuners=toy", gate)
     assert result.ret == pytest.ExitCode.TESTS_FAILED
-    message = "!* entries of xla are loaded, which --autotune-tuners=toy leaves out: name them, too !*"
+    message = (
+        "!* loaded entries were not used: --autotune-tuners=toy leaves out xla (name it "
+        "there, or set autotune_ignore) !*"
+    )
     result.stdout.fnmatch_lines([message])
     result = serial_suite.load("--autotune-load=gone.textproto", gate)
     assert result.ret == pytest.ExitCode.TESTS_FAILED
-    result.stdout.fnmatch_lines(["!* entries are loaded, and no adapter is installed for gone !*"])
+    result.stdout.fnmatch_lines(
+        ["!* loaded entries were not used: no adapter is installed for gone (install its package) !*"]
+    )
 
     ignoring = ["-o", "autotune_ignore=gone:*\nxla:*"]
     both = ["--autotune-load=gone.textproto", "--autotune-load=xla.textproto"]
@@ -291,7 +305,7 @@ def test_the_gate_names_autotune_ignore_if_nothing_was_looked_up(serial_suite: S
 
     result = serial_suite.load("--autotune-max-misses=0")
 
-    message = "4 entries were loaded and not one was asked for (autotune_ignore (ini) may leave them out)"
+    message = "4 entries were loaded, but no test used any (autotune_ignore (ini) may exclude them)"
     result.stdout.fnmatch_lines([f"!* {message} !*"])
 
 
@@ -303,7 +317,7 @@ def test_the_gate_names_enabled_false_if_no_entry_was_looked_up(serial_suite: Su
 
     result = serial_suite.load("--autotune-max-misses=0")
 
-    message = "4 entries were loaded and not one was asked for (autotune_cache(enabled=False) may leave them out)"
+    message = "4 entries were loaded, but no test used any (autotune_cache(enabled=False) may exclude them)"
     result.stdout.fnmatch_lines([f"!* {message} !*"])
 
 
@@ -322,7 +336,7 @@ def test_the_gate_fails_if_only_a_markers_cache_was_looked_up(serial_suite: Suit
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     # On a slow machine, the line also has the time that the hit saved.
     assert section(result)[0].startswith("1 hit")
-    result.stdout.fnmatch_lines(["!* entries were loaded and not one was asked for (test_*::test_gpu was skipped) !*"])
+    result.stdout.fnmatch_lines(["!* entries were loaded, but no test used any (test_*::test_gpu was skipped) !*"])
     skips = tune_call.replace("run=str", "run=lambda n: pytest.skip('no GPU')")
     (serial_suite.folder / "test_own.py").write_text(f"import pytest\ndef test_own(autotune_cache): {skips}\n")
     assert serial_suite.load("--autotune-max-misses=0").ret == pytest.ExitCode.TESTS_FAILED, "nothing came of it"
@@ -339,7 +353,7 @@ def test_a_percentage_limit_counts_only_lookups_with_a_cache(serial_suite: Suite
 
     result = serial_suite.run("--autotune-max-misses=50%")
 
-    result.stdout.fnmatch_lines(["!* maximum allowed autotune cache misses exceeded: 1 of 1 > 50% !*"])
+    result.stdout.fnmatch_lines(["!* too many autotune cache misses: 1 of 1, at most 50% allowed (see the summary) !*"])
 
 
 def test_an_empty_load_option_cancels_earlier_load_options(serial_suite: Suite) -> None:
@@ -348,5 +362,5 @@ def test_an_empty_load_option_cancels_earlier_load_options(serial_suite: Suite) 
 
     result = serial_suite.run("--autotune-load=", "-oautotune_max_misses=0")
 
-    result.stdout.fnmatch_lines(["autotune cache misses not judged: nothing was loaded"])
+    result.stdout.fnmatch_lines(["autotune cache misses were not checked: no cache was loaded"])
     serial_suite.run("--autotune-load=", "--autotune-load=cache.textproto").stdout.no_fnmatch_line("*tuned in*")

@@ -107,7 +107,7 @@ def test_git_merge_of_two_tunings_keeps_the_faster_entry(registered: Git) -> Non
     message = registered("merge", "other").stderr
 
     assert entries_of() == {entry(5, 16, 8.0), *BASE[2:]}
-    assert f"{PATH}: 1 problem with several entries, of which the one stays that a run would keep:" in message
+    assert f"{PATH}: 1 problem with several entries; the entry that a run would keep was kept:" in message
     assert f"{PATH}:     kept theirs: BLOCK=16, 8 us" in message
 
 
@@ -128,7 +128,7 @@ def test_git_merge_leaves_out_an_entry_that_one_side_pruned(registered: Git) -> 
     message = registered("merge", "other").stderr
 
     assert entries_of() == {*BASE[1:], entry(3)}
-    assert "1 entry left out, which one side removed or replaced:" in message
+    assert "1 entry left out, because one side removed or replaced them:" in message
 
 
 @pytest.mark.parametrize("path", ["tests/autotune.pb", "tests/a b[1].json", "tests/autotune.yaml", "tests/cache/"])
@@ -158,10 +158,10 @@ def test_git_merges_an_unreadable_cache_as_lines_with_conflicts(
 
     merge = registered("merge", "other", status=1)
 
-    assert "cannot be merged as a cache" in merge.stderr
+    assert "cannot be merged by entries" in merge.stderr
     assert "upgrade pytest-autotune" in merge.stderr
     assert "CONFLICT" in merge.stdout
-    with pytest.raises(CacheError, match="an unresolved merge conflict") as refused:
+    with pytest.raises(CacheError, match="the file has an unresolved merge conflict") as refused:
         stores.read_cache(PATH)
     monkeypatch.setenv("PATH", str(Path(sys.executable).parent), prepend=os.pathsep)
     assert subprocess.run(refused.value.remedy.removeprefix("in git: "), shell=True).returncode == 1
@@ -179,7 +179,7 @@ def test_after_git_setup_checkout_merge_resolves_a_line_conflict(git: Git) -> No
 
     git("merge", "other", status=1)
 
-    with pytest.raises(CacheError, match="an unresolved merge conflict"):
+    with pytest.raises(CacheError, match="the file has an unresolved merge conflict"):
         stores.read_cache(PATH)
     assert cli.main(["git-setup", PATH]) == 0
     git("checkout", "--merge", "--", PATH)

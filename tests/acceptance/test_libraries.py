@@ -107,7 +107,7 @@ def test_a_function_without_any_source_gets_one_note(suite: Suite, section: Any)
     notes = [line for line in section(suite.load()) if "source" in line]
 
     assert notes == [
-        "function:lib.scale: no source was found in what tune() was given, so no edit makes its choices stale: "
+        "function:lib.scale: tune() found no source code in its arguments, so no edit makes the entry stale "
         "pass source="
     ]
 

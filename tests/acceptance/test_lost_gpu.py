@@ -57,7 +57,9 @@ def test_without_a_gpu_the_gate_fails_if_a_hook_deselects_tests(
 
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     if kind not in STOPPING:
-        result.stdout.fnmatch_lines(["!* the caches have entries for Toy GPU, *, and no test asked on such a GPU*"])
+        result.stdout.fnmatch_lines(
+            ["!* the cache has entries for Toy GPU, but no test ran a kernel on such a GPU: * (is the GPU visible?)*"]
+        )
     optional = two_devices.run("--autotune-load=cache.textproto?optional", gate, TOY_DEVICE="CPU")
     # A hook that runs no test is no missing GPU.
     if kind not in ("loop", "first loop", "protocol", "exit at loop"):
@@ -131,7 +133,10 @@ def test_the_gate_command_fails_if_no_process_sees_a_gpu(
 
     capsys.readouterr()
     assert main(["gate", "cache.textproto", "--reports=reports/", "--expect=1"]) == 1
-    lost = "FAILED: the caches have entries for Toy GPU, no GPU is visible, and no test asked on such a GPU"
+    lost = (
+        "FAILED: the cache has entries for Toy GPU, but no test ran a kernel on such a GPU: no GPU "
+        "is visible (is the GPU visible?)"
+    )
     assert lost in capsys.readouterr().out
 
 

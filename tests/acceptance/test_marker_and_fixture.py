@@ -67,10 +67,10 @@ def test_entries_are_not_unused_while_a_marker_disables_a_test(serial_suite: Sui
     result = serial_suite.load("-v", "--autotune-fail-on-unused", "--autotune-report=r.json")
     pruned = serial_suite.load("--autotune-update=prune")
 
-    reason = "test_marked.py::test_b bypasses the tuners by its marker"
-    assert f"unused entries not checked: {reason}" in section(result)
+    reason = "test_marked.py::test_b turns the plugin off by its marker autotune_cache(enabled=False)"
+    assert f"unused entries were not checked: {reason}" in section(result)
     assert json.loads((serial_suite.folder / "r.json").read_text())["unused"] == []
-    assert f"nothing was pruned: {reason}" in section(pruned)
+    assert f"no unused entry was removed: {reason}" in section(pruned)
     assert serial_suite.cache.read_bytes() == before
 
 
@@ -270,7 +270,7 @@ def test_outcomes(tune, autotune_cache):
     tune('lib.op', M=1, source='two', times={'a': 1.0, 'b': 2.0, 'c': 3.0})
     assert kernels(autotune_cache.hits) == [("lib.op", {"M": 1})]
     assert kernels(autotune_cache.misses) == [("lib.op", {"M": 2})]
-    assert repr(autotune_cache.misses) == "(MISS toy:lib.op (M=2): no entry; the nearest has M 1 instead of 2,)"
+    assert repr(autotune_cache.misses) == "(MISS toy:lib.op (M=2): no entry; the nearest entry has M 1 instead of 2,)"
     assert kernels(autotune_cache.stale) == [("lib.op", {"M": 1})]
     assert autotune_cache.mismatches == ()
 
@@ -279,7 +279,7 @@ def test_mismatch(tune, autotune_cache, monkeypatch):
     monkeypatch.setenv("TOY_DEVICE", "Far GPU")
     op(tune, 1)
     assert kernels(autotune_cache.mismatches) == [("lib.op", {"M": 1})]
-    assert "running on Far GPU" in autotune_cache.mismatches[0].reason
+    assert "this run is on Far GPU" in autotune_cache.mismatches[0].reason
 
 @pytest.fixture
 def prepared(tune): op(tune, 9)
@@ -401,7 +401,7 @@ def test_requesting_the_fixture_too_late_raises_with_a_remedy(serial_suite: Suit
 
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(
-        ["autotune_cache: the fixture was requested after the run began (name it as an argument of the test)"]
+        ["autotune_cache: the fixture was requested too late, by a running test (name it as an argument of the test)"]
     )
     serial_suite.run("--autotune-dump=cache.textproto").assert_outcomes(passed=1)
 

@@ -25,7 +25,7 @@ def test_an_absent_optional_cache_passes_the_gate_with_a_line(suite: Suite, sect
     result = suite.write().run(OPTIONAL, gate)
 
     assert result.ret == 0
-    lines = [line for line in section(result) if "cache.textproto is not there (?optional)" in line]
+    lines = [line for line in section(result) if "cache.textproto does not exist, and the cache is " "optional (?optional)" in line]
     assert len(lines) == 1
     assert "not judged" in lines[0]
 
@@ -34,7 +34,7 @@ def test_an_absent_optional_cache_is_one_line_without_a_gate(suite: Suite, secti
     result = suite.write().run(OPTIONAL)
 
     assert result.ret == 0
-    assert "the cache took no part: cache.textproto is not there (?optional)" in section(result)
+    assert "the cache was not used: cache.textproto does not exist (allowed by ?optional)" in section(result)
 
 
 def test_optional_caches_work_in_the_ini_file_and_in_addopts(
@@ -62,7 +62,7 @@ def test_the_gate_passes_an_optional_cache_without_a_gpu(
     result = serial_suite.run(OPTIONAL, gate)
 
     assert result.ret == 0
-    assert [line for line in section(result) if line.endswith("not judged: no GPU is visible (?optional)")]
+    assert [line for line in section(result) if line.endswith("were not checked: no GPU is visible, and the cache is " "optional (?optional)")]
     assert serial_suite.load(gate).ret == pytest.ExitCode.TESTS_FAILED, "the same cache, not optional"
 
 
@@ -84,7 +84,7 @@ def test_the_gate_passes_an_optional_cache_of_a_too_old_tuner(suite: Suite, sect
     result = suite.run(OPTIONAL, gate, TOY_UNKNOWN="1")
 
     assert result.ret == 0
-    reason = "toy cannot be hooked: its tune() takes other arguments (?optional)"
+    reason = "the plugin cannot hook toy: its tune() takes other arguments, and the cache is optional (?optional)"
     assert [line for line in section(result) if line.endswith(reason)]
 
 
@@ -115,7 +115,7 @@ def test_the_gate_counts_misses_beside_an_absent_optional_cache(serial_suite: Su
     result = serial_suite.load("--autotune-load=other.textproto?optional", "--autotune-max-misses=0")
 
     assert result.ret == 0
-    assert "other.textproto is not there, and not loaded (?optional)" in section(result)
+    assert "other.textproto does not exist, so it was not loaded (allowed by ?optional)" in section(result)
     serial_suite.write(test_lib="def test_new(tune): tune('lib.new')\n")
     result = serial_suite.load("--autotune-load=other.textproto?optional", "--autotune-max-misses=0")
     assert result.ret == pytest.ExitCode.TESTS_FAILED
@@ -148,10 +148,10 @@ def test_the_gate_command_passes_processes_without_gpu_or_cache(
 
     assert main([*gate, "--expect=1"]) == 1
     output = capsys.readouterr().out
-    assert "\n1 report: no process took part\n" in output
-    assert "FAILED: no process took part: no GPU is visible" in output
+    assert "\n1 report: no process used the cache\n" in output
+    assert "FAILED: no process used the cache: no GPU is visible" in output
     serial_suite.run(OPTIONAL, "--autotune-report=reports/", "test_lib.py")
     assert main([*gate, "--expect=2"]) == 0
     serial_suite.run("--autotune-load=gone.textproto?optional", "--autotune-report=reports/", "test_lib.py")
     assert main([*gate, "--expect=3"]) == 0
-    assert "took no part: gone.textproto is not there" in capsys.readouterr().out
+    assert "did not use the cache: gone.textproto does not exist" in capsys.readouterr().out

@@ -39,13 +39,13 @@ def test_production_problems_without_a_test_are_listed(suite: Suite, section: An
 
     result.assert_outcomes(passed=2)
     lines = section(result)
-    asked, first = "asked for in production", "UNCOVERED test_lib.py::test_matmul"
+    asked, first = "used in production", "UNCOVERED test_lib.py::test_matmul"
     assert lines[:3] == [
-        f"{first}[4096] - toy:lib.matmul (M=300, N=8): {asked} 2 times, and by no test; the nearest has M=4096",
-        f"{first}[16] - toy:lib.matmul (M=20, N=8): {asked}, and by no test; the nearest has M=16",
-        f"UNCOVERED toy:lib.other (M=16): {asked}, and by no test, nor is this kernel with another key",
+        f"{first}[4096] - toy:lib.matmul (M=300, N=8): {asked} 2 times, but by no test; the nearest test has M=4096",
+        f"{first}[16] - toy:lib.matmul (M=20, N=8): {asked}, but by no test; the nearest test has M=16",
+        f"UNCOVERED toy:lib.other (M=16): {asked}, but by no test; no test calls this kernel at all",
     ]
-    assert "4 problems of production: 3 not covered by the suite" in lines
+    assert "4 problems of production: 3 not covered by the tests" in lines
     report = json.loads((suite.folder / "report.json").read_text())
     assert [row["nearest_test"] for row in report["uncovered"]] == [
         "test_lib.py::test_matmul[4096]",
@@ -58,10 +58,13 @@ def test_the_summary_says_if_tests_cover_all_production_problems(serial_suite: S
     """After an incomplete run, the line gives the reason why the run was not complete."""
     suite = write(serial_suite, ("lib.matmul", {"M": 16, "N": 8}))
 
-    assert "1 problem of production, all covered" in section(suite.run("--autotune-problems=misses.jsonl"))
+    assert "1 problem of production, all covered by the tests" in section(suite.run("--autotune-problems=misses.jsonl"))
 
     partly = section(suite.run("--autotune-problems=misses.jsonl", "-k4096"))
-    assert "1 problem of production: 1 not covered by the suite (this run was not complete: -k selects tests)" in partly
+    assert (
+        "1 problem of production: 1 not covered by the tests (this run was not complete: -k "
+        "selects a part of the tests)" in partly
+    )
 
 
 def test_a_cut_off_line_in_a_problems_file_is_skipped_and_noted(serial_suite: Suite, section: Any) -> None:
@@ -72,8 +75,8 @@ def test_a_cut_off_line_in_a_problems_file_is_skipped_and_noted(serial_suite: Su
 
     lines = section(suite.run("--autotune-problems=misses.jsonl"))
 
-    assert "1 problem of production, all covered" in lines
-    assert "misses.jsonl:2: cut off, by a kill or a full disk (2 lines left out)" in lines
+    assert "1 problem of production, all covered by the tests" in lines
+    assert "misses.jsonl:2: the line was cut off by a kill or a full disk (2 lines ignored)" in lines
 
 
 def test_an_invalid_or_missing_problems_file_fails_the_run(serial_suite: Suite) -> None:
@@ -87,7 +90,7 @@ def test_an_invalid_or_missing_problems_file_fails_the_run(serial_suite: Suite) 
     suite.run("--autotune-problems=odd.jsonl").stdout.no_fnmatch_line("*##vso*")
 
     for file, message in (
-        ("misses.jsonl", "misses.jsonl:1: is no problem that pytest_autotune.use() reported"),
+        ("misses.jsonl", "misses.jsonl:1: is not a line that pytest_autotune.use(report=PATH) wrote"),
         ("none.jsonl", "none.jsonl: no such file"),
         ("s3://bucket/x", "s3://bucket/x: no such file"),
     ):
@@ -97,4 +100,4 @@ def test_an_invalid_or_missing_problems_file_fails_the_run(serial_suite: Suite) 
 
     suite.run("--autotune-dump=cache.textproto", "-k", "4096")
     both = suite.run("--autotune-problems=none.jsonl", "--autotune-load=cache.textproto", "--autotune-max-misses=0")
-    both.stdout.fnmatch_lines(["!* misses exceeded: * > 0; --autotune-problems: none.jsonl: no such file !*"])
+    both.stdout.fnmatch_lines(["!* misses: *, at most 0 allowed (*); --autotune-problems: none.jsonl: no such file !*"])

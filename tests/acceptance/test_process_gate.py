@@ -172,7 +172,9 @@ def test_the_gate_command_overwrites_no_cache_and_no_users_file(gate: Gate, opti
 
     assert gate.judge(option + name, other, caches=("cache.textproto", "empty.textproto")) == 4
     (line,) = gate.lines
-    assert "is a cache of this gate" in line or "is there and is no report of pytest-autotune" in line
+    assert (
+        "is one of the caches to check, not a report" in line or "exists and is not a report of pytest-autotune" in line
+    )
     assert {path: path.read_bytes() for path in folder.iterdir() if path.is_file()} == texts
 
 
@@ -184,7 +186,7 @@ def test_a_problem_that_two_processes_miss_counts_as_one_miss(gate: Gate) -> Non
     gate.run_parts()
 
     assert gate.judge("--junit=j.xml") == 1
-    assert gate.lines[-1] == "FAILED: maximum allowed autotune cache misses exceeded: 1 > 0"
+    assert gate.lines[-1] == "FAILED: too many autotune cache misses: 1, at most 0 allowed (see the summary)"
     assert any(line.startswith("MISS ") and "lib.new" in line for line in gate.lines)
     assert gate.judge("--max-misses=1") == 0
     assert gate.judge("--max-misses=10%") == 1
@@ -219,18 +221,22 @@ def test_after_a_skipped_test_gate_command_names_no_unused_entry(gate: Gate) -> 
 
     assert gate.judge("--expect=3", "--fail-on-unused") == 0
     assert (
-        f"reports/{gate.report_of('test_a.py').name}: not complete: test_a.py::test_skipped was skipped" in gate.lines
+        f"reports/{gate.report_of('test_a.py').name}: not every test passed: "
+        f"test_a.py::test_skipped was skipped" in gate.lines
     )
-    assert any(line.startswith("unused autotune cache entries not judged: ") for line in gate.lines)
+    assert any(line.startswith("unused autotune cache entries were not checked: ") for line in gate.lines)
 
 
 def test_the_gate_command_fails_if_a_report_is_missing(gate: Gate) -> None:
     gate.run_parts("test_a.py", "test_b.py")
 
     assert gate.judge("--expect=3") == 1
-    assert "FAILED: 2 reports are there, and 3 are expected: a process wrote none" in gate.lines
+    assert (
+        "FAILED: found 2 reports, but --expect is 3 processes: some wrote none (did "
+        "each job start and end?)" in gate.lines
+    )
     assert gate.judge("--expect=1") == 1
-    line = "2 reports are there, and 1 are expected: more processes ran than --expect says (remove old reports)"
+    line = "found 2 reports, but --expect is 1 processes: there are too many (remove old reports)"
     assert f"FAILED: {line}" in gate.lines
 
 
@@ -240,7 +246,7 @@ def test_the_gate_command_warns_of_two_reports_of_one_command(gate: Gate) -> Non
 
     assert gate.judge() == 0
     (line,) = [line for line in gate.lines if "same command" in line]
-    assert line.startswith("2 reports have the same command: ")
+    assert line.startswith("2 reports have the same command, so some may be of an earlier run: ")
     assert " test_b.py " in line
     assert line.endswith(" give all processes of one run the same AUTOTUNE_RUN_ID, and the next run another)")
     assert gate.judge("--expect=2") == 1
@@ -264,7 +270,7 @@ def test_the_gate_command_fails_if_no_report_is_readable(gate: Gate) -> None:
     gate.report_of("test_a.py").write_text("{}")
 
     assert gate.judge("--expect=1") == 1
-    assert any("not judged: no report can be used" in line for line in gate.lines)
+    assert any("were not checked: no report can be read" in line for line in gate.lines)
 
 
 def test_the_gate_command_fails_for_a_damaged_lookup_in_a_report(gate: Gate) -> None:
@@ -319,10 +325,10 @@ def test_the_gate_command_fails_for_a_report_with_another_run_id(gate: Gate, mon
 
     assert gate.judge("--expect=3") == 1
     name = gate.report_of("test_c.py").name
-    assert f"FAILED: reports/{name}: is of run yesterday, not of run today (remove old reports)" in gate.lines
+    assert f"FAILED: reports/{name}: is a report of CI run yesterday, not of CI run " f"today (remove old reports)" in gate.lines
     monkeypatch.setenv("AUTOTUNE_RUN_ID", "tomorrow")
     assert gate.judge("--expect=3") == 1
-    assert len([line for line in gate.lines if line.endswith("not of run tomorrow (remove old reports)")]) == 3
+    assert len([line for line in gate.lines if line.endswith("not of CI run tomorrow (remove old reports)")]) == 3
 
 
 def test_gate_command_fails_if_only_some_reports_have_a_run_id(gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -331,10 +337,12 @@ def test_gate_command_fails_if_only_some_reports_have_a_run_id(gate: Gate, monke
 
     assert gate.judge("--expect=3") == 1
     name = gate.report_of("test_c.py").name
-    assert f"FAILED: reports/{name}: is of run 2, and this run has no id (remove old reports)" in gate.lines
+    assert f"FAILED: reports/{name}: is a report of CI run 2, but other reports are of a run " f"without an id (remove old reports)" in gate.lines
     monkeypatch.setenv("AUTOTUNE_RUN_ID", "2")
     assert gate.judge("--expect=3") == 1
-    assert len([line for line in gate.lines if "is of a run without an id, not of run 2 (remove" in line]) == 2
+    assert (
+        len([line for line in gate.lines if "is a report of a run without an id, not of CI run 2 (remove" in line]) == 2
+    )
 
 
 def test_gate_command_fails_if_the_cache_changed_between_runs(gate: Gate) -> None:
@@ -345,8 +353,8 @@ def test_gate_command_fails_if_the_cache_changed_between_runs(gate: Gate) -> Non
     assert gate.judge("--expect=3") == 1
     errors = [line for line in gate.lines if line.startswith("FAILED: ")]
     assert len(errors) == 2
-    assert all("loaded cache.textproto with other bytes" in line for line in errors)
-    assert all(line.endswith("(remove old reports, or use one commit for all jobs)") for line in errors)
+    assert all("loaded another version of cache.textproto than this command checks" in line for line in errors)
+    assert all(line.endswith("(remove old reports, and use one commit for all jobs)") for line in errors)
 
 
 def test_a_miss_that_was_tuned_meanwhile_names_no_nearest_entry(gate: Gate) -> None:
@@ -369,7 +377,10 @@ def test_gate_command_accepts_processes_with_different_caches(gate: Gate) -> Non
     assert gate.judge("--expect=4", "--fail-on-unused", caches=("cache.textproto", "other.textproto")) == 0
     gate.report_of("test_d.py").unlink()
     assert gate.judge("--expect=3", caches=("cache.textproto", "other.textproto")) == 1
-    assert "FAILED: other.textproto: no process loaded these bytes (use one commit for all jobs)" in gate.lines
+    assert (
+        "FAILED: other.textproto: no process loaded this version of the cache (use one commit for all jobs)"
+        in gate.lines
+    )
 
 
 def test_a_ci_retry_replaces_the_report_of_the_failed_attempt(gate: Gate) -> None:
@@ -404,7 +415,7 @@ def test_the_gate_command_fails_if_all_processes_skip_all_tests(gate: Gate) -> N
     gate.run_parts()
 
     assert gate.judge("--expect=3") == 1
-    assert gate.lines[-1] == "FAILED: no process asked for a tuned kernel (6 skipped)"
+    assert gate.lines[-1] == "FAILED: no process called an autotuned kernel (6 skipped)"
 
 
 def test_gate_command_fails_if_gpu_tests_skip_and_the_cpu_hits(gate: Gate) -> None:
@@ -414,7 +425,7 @@ def test_gate_command_fails_if_gpu_tests_skip_and_the_cpu_hits(gate: Gate) -> No
     gate.run_parts(TOY_DEVICE="CPU")
 
     assert gate.judge("--expect=3") == 1
-    assert gate.lines[-1].startswith("FAILED: the caches have entries for Toy GPU, 2 tests were skipped, and no test")
+    assert gate.lines[-1].startswith("FAILED: the cache has entries for Toy GPU, but no test ran a kernel on such a " "GPU: 2 tests were skipped")
 
 
 def test_gate_command_passes_on_one_gpu_type_of_a_two_gpu_cache(gate: Gate) -> None:
@@ -442,7 +453,7 @@ def test_entries_of_a_gpu_type_that_ran_a_part_are_not_unused(gate: Gate, capsys
     gate.suite.load(REPORTS, "test_a.py", TOY_DEVICE="Other GPU")
     assert gate.judge("--expect=4", "--fail-on-unused") == 1
     removed = [line for line in gate.lines if line.startswith("UNUSED ")]
-    assert removed == ["UNUSED toy:lib.a (M=1): not requested by any test"] * 2
+    assert removed == ["UNUSED toy:lib.a (M=1): no test used this entry"] * 2
 
 
 def test_a_process_without_gpu_disables_fail_on_unused(gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -456,7 +467,9 @@ def test_a_process_without_gpu_disables_fail_on_unused(gate: Gate, monkeypatch: 
     report = gate.report_of("test_c.py")
     remedy = "if other processes run its tests, too, leave its report out"
     path = f"reports/{report.name}"
-    reason = f"unused autotune cache entries not judged: {path}: took no part: no GPU is visible ({remedy})"
+    reason = (
+        f"unused autotune cache entries were not checked: {path}: did not use the cache: no GPU is visible ({remedy})"
+    )
     assert any(reason in line for line in gate.lines), gate.lines
 
 
@@ -479,20 +492,23 @@ def test_the_gate_command_fails_if_no_process_had_a_lookup(gate: Gate) -> None:
     gate.run_parts()
 
     assert gate.judge("--expect=3") == 1
-    assert gate.lines[-1] == "FAILED: no process asked for a tuned kernel (3 passed)"
+    assert gate.lines[-1] == "FAILED: no process called an autotuned kernel (3 passed)"
 
 
 def test_an_unhooked_or_untracked_tuner_fails_the_gate_command(gate: Gate) -> None:
     gate.run_parts("test_a.py", "test_b.py")
     gate.run_parts("test_c.py", TOY_UNKNOWN="1")
     assert gate.judge("--expect=3") == 1
-    assert gate.lines[-1] == "FAILED: requested tuner could not be hooked: toy"
+    assert (
+        gate.lines[-1] == "FAILED: loaded entries were not used: the plugin could not hook toy (a "
+        "line above has the reason)"
+    )
     gate.report_of("test_c.py").unlink()
 
     gate.run_parts("test_c.py", TOY_UNSEEN="lib.hidden")
 
     assert gate.judge("--expect=3") == 1
-    assert gate.lines[-1] == "FAILED: maximum allowed autotune cache misses exceeded: 1 > 0"
+    assert gate.lines[-1] == "FAILED: too many autotune cache misses: 1, at most 0 allowed (see the summary)"
 
 
 def test_the_gate_command_fails_if_a_process_updated_the_cache(gate: Gate) -> None:
@@ -530,7 +546,9 @@ def test_the_gate_command_fails_if_a_process_excludes_a_tuner(gate: Gate) -> Non
     gate.suite.load(REPORTS, "test_c.py", "--autotune-tuners=triton")
 
     assert gate.judge("--expect=3") == 1
-    left_out = "entries of toy are loaded, which --autotune-tuners=triton leaves out: name them, too"
+    left_out = (
+        "loaded entries were not used: --autotune-tuners=triton leaves out toy (name it there, or set autotune_ignore)"
+    )
     path = gate.report_of("test_c.py").relative_to(gate.suite.folder)
     assert gate.lines[-1] == f"FAILED: {path}: {left_out}"
     assert gate.judge("--expect=3", "--max-misses=off") == 0
@@ -552,7 +570,7 @@ def test_the_gate_command_counts_drift_over_all_processes(gate: Gate) -> None:
 
     assert gate.judge("--expect=3", "--max-drift=2") == 0
     assert gate.judge("--expect=3", "--max-drift=1") == 1
-    assert gate.lines[-1] == "FAILED: maximum allowed drift of autotune choices exceeded: 2 > 1"
+    assert gate.lines[-1] == "FAILED: too many autotune choices are slower than another candidate: 2, at most 1 allowed"
 
 
 @pytest.mark.parametrize(
@@ -615,7 +633,7 @@ def test_prune_reads_all_reports_of_a_folder_and_needs_expect(gate: Gate, capsys
     assert "test_c.py::test_c[0] was skipped, so its tests may need any entry" in capsys.readouterr().out
     gate.edit_report("test_b.py", lambda report: report.update(took_no_part="no GPU is visible"))
     assert main([*prune, "--expect=3"]) == 0
-    assert "the process took no part (no GPU is visible), so its tests may need any entry" in capsys.readouterr().out
+    assert "the process did not use the cache (no GPU is visible), so nothing was dropped" in capsys.readouterr().out
     gate.edit_report("test_c.py", lambda report: report.update(finished=False))
     assert main([*prune, "--expect=3", "--allow-skipped"]) == 4
 
@@ -667,7 +685,7 @@ def test_prune_keeps_all_entries_if_a_process_ended_early(
     assert main(["prune", "cache.textproto", "--together", *parts]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "0 entries dropped, 6 kept"
-    assert lines[1].endswith(", so its tests may need any entry")
+    assert lines[1].endswith(", so its tests may need any entry, and nothing was dropped")
     assert main(["prune", "cache.textproto", "--reports=reports/", "--expect=3"]) == 4
 
 

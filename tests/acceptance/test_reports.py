@@ -111,11 +111,11 @@ def test_the_json_report_describes_a_miss_and_the_gates_verdict(changed: Suite) 
     assert miss["kernel"] == "lib.op"
     assert miss["key"] == {"M": 3, "label": None}
     assert miss["device"] == report["devices"][0]["id"]
-    assert miss["reason"] == "no entry; the nearest has M 2 instead of 3"
+    assert miss["reason"] == "no entry; the nearest entry has M 2 instead of 3"
     assert miss["tests"][0].startswith("test_op.py::test_op[3")
     assert miss["choice"] == {"params": {"config": "a"}, "time_us": 10.0}
     assert [candidate["params"]["config"] for candidate in miss["candidates"]] == ["a", "b"]
-    assert report["gate"]["failed"] == "maximum allowed autotune cache misses exceeded: 3 > 2"
+    assert report["gate"]["failed"] == "too many autotune cache misses: 3, at most 2 allowed (see the summary)"
     assert report["gate"]["limit"] == "2"
     assert report["dump"] is None
 
@@ -167,11 +167,11 @@ def test_an_unwritable_report_fails_the_run(serial_suite: Suite, args: list[str]
     result = serial_suite.load("--autotune-report=report.json", *args, *gate)
 
     assert result.ret == 1
-    message = "--autotune-report: report.json: is not a file"
+    message = "--autotune-report: report.json: is not a file (name another file)"
     assert result.outlines.count(f"ERROR {message}") == 1
     (whole,) = [line for line in result.outlines if line.startswith("!")]
     assert message in whole
-    assert ("exceeded: 1 > 0" in whole) == bool(gate)
+    assert ("misses: 1, at most 0 allowed" in whole) == bool(gate)
     result.stdout.no_fnmatch_line("*Traceback*")
 
 
@@ -183,7 +183,7 @@ def test_a_report_does_not_overwrite_a_cache_that_the_run_wrote(serial_suite: Su
 
     assert result.ret == 1
     assert '"kernel": "lib.op"' in (suite.folder / "own.json").read_text()
-    assert any("own.json: is there and is no report" in line for line in result.outlines)
+    assert any("own.json: exists and is not a report" in line for line in result.outlines)
 
 
 def test_without_options_junit_xml_has_nothing_of_the_plugin(serial_suite: Suite) -> None:

@@ -51,7 +51,7 @@ def as_user(suite: Suite, **files: str) -> None:
 @pytest.mark.parametrize(
     ("obstacle", "message"),
     [
-        ("another user's folder", "belongs to the user with number"),
+        ("another user's folder", "belongs to another user (number"),
         ("a plain file", "is not a folder"),
         ("a dangling link", "is not a folder"),
     ],
@@ -176,7 +176,7 @@ def test_a_failed_dump_announces_what_the_next_run_recovers(
     recovered = text.count('kernel: "lib.k')
     if room == 10**6:
         assert recovered == 8
-        assert message.endswith("; what was tuned is kept for the next run with this dump path")
+        assert message.endswith("; the tunings are kept, and the next run with this dump path writes them")
     else:
         assert (
             f"; {8 - recovered} of 8 tunings are lost (the log cannot be written: No space left on device)" in message

@@ -27,8 +27,8 @@ CHANGES = [
     pytest.param("M=1", "M=1, times={'a': 1.0, 'c': 9.0}", "stale", ["search"], "", id="search"),
     pytest.param("M=1", "M=1, times={'b': 1.0, 'c': 9.0}", "stale", ["search"], GONE, id="choice gone"),
     pytest.param("M=1", "M=1, times={'b': 1.0}, source='two'", "stale", ["search", "source"], GONE, id="all"),
-    pytest.param("M=1, N=2", "M=8, N=2", "miss", [], "no entry; the nearest has M 1 instead of 8", id="one part"),
-    pytest.param("M=1", "M=True", "miss", [], "no entry; the nearest has M 1 instead of True", id="type"),
+    pytest.param("M=1, N=2", "M=8, N=2", "miss", [], "no entry; the nearest entry has M 1 instead of 8", id="one part"),
+    pytest.param("M=1", "M=True", "miss", [], "no entry; the nearest entry has M 1 instead of True", id="type"),
     pytest.param("M=1", "tuner='other'", "miss", [], "no entry", id="another tuner"),
 ]
 
@@ -57,7 +57,10 @@ def test_a_mismatch_row_names_the_tuning_and_the_running_gpu(suite: Suite) -> No
     result = suite.load(TOY_DEVICE="New GPU")
 
     result.stdout.fnmatch_lines(
-        ["MISMATCH test_op.py::test_op - toy:lib.op (M=1): tuned on Old GPU (toy, *), running on New GPU (toy, *)"]
+        [
+            "MISMATCH test_op.py::test_op - toy:lib.op (M=1): tuned on Old GPU (toy, *), but "
+            "this run is on New GPU (toy, *)"
+        ]
     )
     assert suite.tunings == ["lib.op [('M', 1)]"]
 
@@ -94,7 +97,7 @@ def test_entries_of_another_library_version_are_hits_with_a_hint(suite: Suite, s
     result = suite.load("--autotune-max-misses=0")
 
     assert result.ret == 0
-    line_start = "4 hits, tuned with toy 0.9.3; this run has toy 1.0"
+    line_start = "4 hits were tuned with toy 0.9.3, but this run has toy 1.0"
     assert any(line.startswith(line_start) for line in section(result))
     assert suite.tunings == []
 
@@ -200,7 +203,7 @@ def test_on_miss_error_fails_even_a_test_that_catches_the_error(serial_suite: Su
     passed = {"xpassed": 2} if kind == "xfail" else {"passed": 2}
     result.assert_outcomes(failed=1, errors=2, **passed)
     assert result.ret == 1
-    line = "autotune: MISS toy:lib.op (M=2): no entry; the nearest has M 1 instead of 2"
+    line = "autotune: MISS toy:lib.op (M=2): no entry; the nearest entry has M 1 instead of 2"
     assert result.outlines.count(line) >= 3
     assert serial_suite.tunings == []
     result.stdout.no_fnmatch_line("*Traceback*")
@@ -241,7 +244,10 @@ def test_a_device_alias_gives_hits_from_another_devices_entries(suite: Suite, se
 
     assert result.ret == 0
     assert suite.tunings == []
-    served = "New GPU (toy, 4 multiprocessors) used entries of Old GPU (toy, 4 multiprocessors) (autotune_device_alias)"
+    served = (
+        "New GPU (toy, 4 multiprocessors) used the entries of Old GPU (toy, 4 multiprocessors), as "
+        "autotune_device_alias (ini) says"
+    )
     assert section(result) == [served, "4 hits"]
 
 
@@ -249,7 +255,10 @@ def test_a_device_alias_works_for_two_devices_of_one_name(suite: Suite, section)
     suite.write().serial.prepare_dump()
     suite.pytester.makeini("[pytest]\nautotune_device_alias = Toy GPU = Toy GPU\n")
 
-    served = "Toy GPU (toy, 7 multiprocessors) used entries of Toy GPU (toy, 4 multiprocessors) (autotune_device_alias)"
+    served = (
+        "Toy GPU (toy, 7 multiprocessors) used the entries of Toy GPU (toy, 4 multiprocessors), as "
+        "autotune_device_alias (ini) says"
+    )
     assert section(suite.load(TOY_MULTIPROCESSORS="7")) == [served, "4 hits"]
 
 
@@ -275,4 +284,4 @@ def test_a_problem_that_hits_and_is_stale_counts_once_as_stale(suite: Suite) -> 
     assert report["counts"]["stale"] == 1
     assert report["counts"]["hit"] == 0
     assert [row["outcome"] for row in report["lookups"]] == ["stale"]
-    assert report["gate"]["failed"] == "maximum allowed autotune cache misses exceeded: 1 > 0"
+    assert report["gate"]["failed"] == "too many autotune cache misses: 1, at most 0 allowed (see the summary)"

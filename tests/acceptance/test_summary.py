@@ -68,7 +68,7 @@ def test_dash_q_shows_written_entries_and_a_refused_prune(serial_suite: Suite, s
     assert section(serial_suite.dump("-q"))[:-1] == ["4 entries written to cache.textproto: 4 added"]
     refused = section(serial_suite.load("-q", "--autotune-update=prune", "-k", "not 1"))
     assert refused[:-1] == [
-        "nothing was pruned, the run was not complete: -k selects tests",
+        "no unused entry was removed, because the run was not complete: -k selects a part of the tests",
         "cache.textproto is up to date (4 entries)",
     ]
 
@@ -121,11 +121,11 @@ def test_misses_of_one_kernel_are_joined_in_one_row_unless_v(serial_suite: Suite
     each = section(serial_suite.load("-v"))
 
     assert lines[:2] == [
-        "MISS test_op.py::test_op[101] - toy:lib.op (N=8): 14 misses, M = 101 … 114; the nearest has M 100",
+        "MISS test_op.py::test_op[101] - toy:lib.op (N=8): 14 misses, M = 101 … 114; the nearest entry has M 100",
         "1 hit, 14 misses; 14 tuned",
     ]
     assert len([line for line in each if line.startswith("MISS")]) == 14
-    assert each[0].endswith("toy:lib.op (M=101, N=8): no entry; the nearest has M 100 instead of 101")
+    assert each[0].endswith("toy:lib.op (M=101, N=8): no entry; the nearest entry has M 100 instead of 101")
 
 
 RED, GREEN, YELLOW, PLAIN = "\x1b[31m", "\x1b[32m", "\x1b[33m", "\x1b[0m"

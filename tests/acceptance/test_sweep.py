@@ -57,7 +57,7 @@ def test_a_sweep_seed_picks_the_same_candidates_with_workers(suite: Suite, secti
     )
     assert section(result) == [
         "FAILED test_lib.py::test_wrong - toy:lib.wrong (N=1): ran with config=wrong",
-        f"7 problems ran with candidates of --autotune-sweep={seed}; 1 of them in tests that failed",
+        f"7 problems ran with candidates of --autotune-sweep={seed}; 1 of them in failed tests",
     ]
 
 
@@ -92,7 +92,7 @@ def test_a_test_that_fails_in_a_sweep_prints_its_candidates(serial_suite: Suite)
 
     text = result.stdout.str()
     assert len(re.findall(r"^toy:lib.k \(N=1\): config=\w$", text, re.MULTILINE)) == 1
-    assert "no candidate of a sweep was asked for" in text
+    assert "this test used no candidate of the sweep" in text
     assert text.count("rerun: ") == 2
 
 
@@ -122,7 +122,9 @@ def test_a_sweep_whose_tests_were_all_skipped_passes_with_a_line(serial_suite: S
     result = serial_suite.run("--autotune-sweep=1/2")
 
     assert result.ret == 0
-    assert section(result) == ["--autotune-sweep=1/2 judged nothing: no problem ran with a candidate (1 skipped)"]
+    assert section(result) == [
+        "--autotune-sweep=1/2 tested no candidate: no test called an autotuned kernel (1 skipped)"
+    ]
 
 
 def test_a_sweep_in_2_parts_notes_a_problem_with_3_candidates(serial_suite: Suite, section: Any) -> None:
@@ -137,7 +139,7 @@ def test_a_sweep_in_2_parts_notes_a_problem_with_3_candidates(serial_suite: Suit
 
     assert lines == [
         "1 problem ran with candidates of --autotune-sweep=1/2",
-        "1 problem has more than 2 candidates, 3 at most: in so many sweeps all of them run",
+        "1 problem has more than 2 candidates: to run all of them, use --autotune-sweep=1/3 to 3/3",
     ]
 
 
@@ -151,7 +153,9 @@ def test_a_sweep_ignores_the_ini_load_and_refuses_a_typed_load(serial_suite: Sui
     for option in ("--autotune-load=c.pb", "--autotune-dump=c.pb", "--autotune-dump=tune", "--autotune-max-misses=0"):
         result = serial_suite.run("--autotune-sweep=1", option)
         assert result.ret == 4
-        result.stderr.fnmatch_lines([f"ERROR: {option.split('=')[0]}: a sweep loads and dumps nothing*"])
+        result.stderr.fnmatch_lines(
+            [f"ERROR: {option.split('=')[0]}: --autotune-sweep neither loads nor dumps a cache*"]
+        )
 
 
 def test_the_rerun_command_of_a_sweep_repeats_the_failed_test(serial_suite: Suite) -> None:

@@ -86,7 +86,7 @@ def test_op(session, tune):
         elif tuning.entry is None:
             tuning.record(Candidate(params=(Value("config", "a"),), time_us=1.0))
 """
-LEFT = "; that call was left to toy, and not recorded"
+LEFT = "; toy tuned by itself, and nothing was saved"
 
 
 @pytest.mark.parametrize("ends", ["raise RuntimeError('no')", "pytest.skip('no')", "pytest.xfail('no')", "exit(2)"])
@@ -101,8 +101,9 @@ def test_a_search_that_raises_is_unrecorded_and_passes_the_gate(serial_suite: Su
     assert result.ret == 0
     assert section(result)[0].startswith("UNRECORDED test_lib.py::test_bad - toy:lib.bad: ")
     assert section(result)[1:] == [
-        "1 hit; 1 not recorded",
-        "No update covers unrecorded problems: mend the cause that each row names, or set autotune_ignore (ini) for "
+        "1 hit; 1 not saved",
+        "An update does not help for unrecorded problems: fix the cause that each row names, or "
+        "set autotune_ignore (ini) for "
         "toy:lib.bad.",
     ]
 
@@ -124,7 +125,7 @@ def test_the_summary_hints_at_update_only_for_recordable_misses(serial_suite: Su
     hints = section(serial_suite.load("-k", "op or bad"))[-2:]
 
     assert hints[0].startswith("Re-run with --autotune-load=cache.textproto --autotune-update to update the cache")
-    assert hints[1].startswith("No update covers unrecorded problems")
+    assert hints[1].startswith("An update does not help for unrecorded problems")
 
 
 def test_a_search_that_fails_once_and_then_works_is_recorded(serial_suite: Suite) -> None:
@@ -141,8 +142,8 @@ def test_updates_and_quiet_runs_count_unrecorded_searches(serial_suite: Suite, s
 
     updated, short = serial_suite.load("--autotune-update"), serial_suite.run("--autotune-dump=new.textproto", "-q")
 
-    assert section(updated)[1] == "1 hit; 1 not recorded; cache.textproto is left as it was (1 entry)"
-    assert ", 1 not recorded; 1 entry written" in section(short)[0]
+    assert section(updated)[1] == "1 hit; 1 not saved; cache.textproto is unchanged (1 entry)"
+    assert ", 1 not saved; 1 entry written" in section(short)[0]
 
 
 @pytest.mark.parametrize(
@@ -152,11 +153,11 @@ def test_updates_and_quiet_runs_count_unrecorded_searches(serial_suite: Suite, s
             STOOD_BACK,
             [
                 "UNRECORDED test_lib.py::test_op - toy:lib.op: RuntimeError: can't start new thread",
-                f"toy: error in choose(): RuntimeError: can't start new thread{LEFT}",
-                "1 not recorded",
+                f"toy: internal error in choose(): RuntimeError: can't start new thread{LEFT}",
+                "1 not saved",
             ],
         ),
-        (NEVER_ASKED, ["toy: error in choose(): *", "no lookups: toy bypassed"]),
+        (NEVER_ASKED, ["toy: internal error in choose(): *", "the cache was not used: the plugin could not hook toy"]),
     ],
     ids=["after the search", "before the lookup"],
 )
@@ -167,8 +168,8 @@ def test_after_adapter_errors_a_dump_says_nothing_was_recorded(
     result = serial_suite.write(test_lib=module).dump()
 
     result.assert_outcomes(passed=1)
-    result.stdout.fnmatch_lines([*lines, "nothing was recorded: cache.textproto was not written"], consecutive=True)
-    result.stdout.no_fnmatch_line("nothing was tuned*")
+    result.stdout.fnmatch_lines([*lines, "no tuning could be saved, so cache.textproto was " "not written"], consecutive=True)
+    result.stdout.no_fnmatch_line("no kernel was tuned*")
 
 
 def test_a_recorded_failure_of_all_candidates_is_a_hit_later(serial_suite: Suite, section) -> None:
@@ -176,7 +177,7 @@ def test_a_recorded_failure_of_all_candidates_is_a_hit_later(serial_suite: Suite
     dumped = serial_suite.write(test_lib=CANNOT).dump("--autotune-report=report.json")
 
     assert section(dumped)[-1].startswith("1 problem tuned")
-    assert section(dumped)[-1].endswith(", 1 cannot be tuned; 2 entries written to cache.textproto: 2 added")
+    assert section(dumped)[-1].endswith(", 1 failed in every candidate; 2 entries written to cache.textproto: 2 added")
     report = serial_suite.report("--autotune-load=cache.textproto")
     assert (report["counts"]["hit"], report["counts"]["tuned"], report["counts"]["failed"]) == (2, 0, 0)
     before = serial_suite.cache.read_bytes()

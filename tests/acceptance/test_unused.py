@@ -32,7 +32,7 @@ def unused(lines: list[str]) -> list[str]:
 def test_a_complete_load_lists_unused_entries_and_how_to_prune(suite: Suite, section) -> None:
     lines = section(shrunk(suite).load())
 
-    assert unused(lines) == ["UNUSED toy:lib.op (M=2): not requested by any test"]
+    assert unused(lines) == ["UNUSED toy:lib.op (M=2): no test used this entry"]
     assert lines[1] == "2 hits, 1 unused"
     assert lines[2] == (
         "Run with --autotune-load=cache.textproto --autotune-update=prune "
@@ -53,7 +53,7 @@ def test_the_hinted_prune_command_removes_the_unused_entry(suite: Suite) -> None
 def test_a_dump_keeps_unused_entries_and_names_them(serial_suite: Suite, section) -> None:
     lines = section(shrunk(serial_suite).dump())
 
-    assert unused(lines) == ["UNUSED toy:lib.op (M=2): not requested by any test"]
+    assert unused(lines) == ["UNUSED toy:lib.op (M=2): no test used this entry"]
     assert entries(serial_suite) == 3
 
 
@@ -92,7 +92,7 @@ def test_an_entry_of_an_imported_but_uncalled_kernel_is_unused(suite: Suite, sec
 
     lines = section(suite.load())
 
-    assert unused(lines) == ["UNUSED toy:library.gone: not requested by any test"]
+    assert unused(lines) == ["UNUSED toy:library.gone: no test used this entry"]
 
 
 def test_an_entry_of_a_kernel_in_autotune_ignore_is_not_unused(serial_suite: Suite, section) -> None:
@@ -140,28 +140,28 @@ REPLACED_PATHS = {
 CONFTEST = "\ndef pytest_collection_modifyitems(config, items):\n    {body}\n"
 HOOK = "config.hook.pytest_deselected(items=[items.pop()])"
 INCOMPLETE = {
-    "file": (["test_op.py"], {}, "only test_op.py was asked for"),
-    "folder": (["below"], {"below/test_z": "def test_z(): pass"}, "only below was asked for"),
-    "-k": (["-k", "op"], {}, "-k selects tests"),
-    "-m": (["-m", "not slow"], {}, "-m selects tests"),
-    "--deselect": (["--deselect=test_other.py"], {}, "--deselect selects tests"),
-    "--ignore": (["--ignore=test_other.py"], {}, "--ignore selects tests"),
-    "--lf": (["--lf"], {}, "--lf selects tests"),
-    "-c": (["-c", "other.ini"], {}, "-c other.ini may select tests"),
+    "file": (["test_op.py"], {}, "the run was limited to test_op.py"),
+    "folder": (["below"], {"below/test_z": "def test_z(): pass"}, "the run was limited to below"),
+    "-k": (["-k", "op"], {}, "-k selects a part of the tests"),
+    "-m": (["-m", "not slow"], {}, "-m selects a part of the tests"),
+    "--deselect": (["--deselect=test_other.py"], {}, "--deselect selects a part of the tests"),
+    "--ignore": (["--ignore=test_other.py"], {}, "--ignore selects a part of the tests"),
+    "--lf": (["--lf"], {}, "--lf selects a part of the tests"),
+    "-c": (["-c", "other.ini"], {}, "-c other.ini may select a part of the tests"),
     "collect_ignore": (
         [],
         {"test_z": "def test_z(): pass", "conftest": "\ncollect_ignore = ['test_z.py', 'setup.py']"},
         "test_z.py was not collected (collect_ignore or pytest_ignore_collect)",
     ),
-    "-o python_files": (["-o", "python_files=test_op.py"], {}, "-o python_files selects tests"),
+    "-o python_files": (["-o", "python_files=test_op.py"], {}, "-o python_files selects a part of the tests"),
     "-o collect_imported_tests": (
         ["-o", "collect_imported_tests=false"],
         {},
-        "-o collect_imported_tests selects tests",
+        "-o collect_imported_tests selects a part of the tests",
     ),
-    "-o addopts": (["-o", "addopts="], {}, "-o addopts may select tests"),
-    "--override-ini": (["--override-ini=addopts=-q"], {}, "-o addopts may select tests"),
-    "--sw": (["--sw"], {}, "--sw selects tests"),
+    "-o addopts": (["-o", "addopts="], {}, "-o addopts may select a part of the tests"),
+    "--override-ini": (["--override-ini=addopts=-q"], {}, "-o addopts may select a part of the tests"),
+    "--sw": (["--sw"], {}, "--sw selects a part of the tests"),
     "failed": ([], {"test_z": "def test_z(): assert 0"}, "test_z.py::test_z failed"),
     "skipped": ([], {"test_z": "import pytest\ndef test_z(): pytest.skip()"}, "test_z.py::test_z was skipped"),
     "module skipped": ([], {"test_z": "import pytest\npytest.importorskip('nothing')"}, "test_z.py was skipped"),
@@ -183,12 +183,12 @@ INCOMPLETE = {
         {"test_oq": "import pytest\ndef test_oq(): pytest.exit('enough', returncode=0)"},
         "2 of 3 tests did not run",
     ),
-    "conftest deselects": ([], {"conftest": CONFTEST.format(body=HOOK)}, "1 test deselected"),
-    "conftest drops": ([], {"conftest": CONFTEST.format(body="del items[-1:]")}, "1 test deselected"),
+    "conftest deselects": ([], {"conftest": CONFTEST.format(body=HOOK)}, "1 test was deselected"),
+    "conftest drops": ([], {"conftest": CONFTEST.format(body="del items[-1:]")}, "1 test was deselected"),
     "conftest drops at last": (
         [],
         {"conftest": "\ndef pytest_collection_finish(session): del session.items[-1:]\n"},
-        "1 test deselected",
+        "1 test was deselected",
     ),
     "conftest makes no item": (
         [],
@@ -250,7 +250,7 @@ def test_an_incomplete_run_prunes_nothing(serial_suite: Suite, section, kind: st
     pruned = serial_suite.run(*PRUNE, *args)
 
     assert unused(section(pruned)) == []
-    pruned.stdout.fnmatch_lines([f"nothing was pruned, the run was not complete: {reason}"])
+    pruned.stdout.fnmatch_lines([f"no unused entry was removed, because the run was not complete: {reason}"])
     assert entries(serial_suite) == 3
 
 
@@ -262,7 +262,9 @@ def test_prune_drops_nothing_if_pytest_addopts_clears_addopts(serial_suite: Suit
 
     pruned = serial_suite.run(*PRUNE, PYTEST_ADDOPTS="-o addopts=")
 
-    pruned.stdout.fnmatch_lines(["nothing was pruned, the run was not complete: -o addopts may select tests"])
+    pruned.stdout.fnmatch_lines(
+        ["no unused entry was removed, because the run was not complete: -o addopts may select a part of the tests"]
+    )
     assert entries(serial_suite) == 3
     assert unused(section(serial_suite.run(*PRUNE))) == []
     assert entries(serial_suite) == 2
@@ -289,7 +291,7 @@ def test_with_workers_an_incomplete_run_prunes_nothing(serial_suite: Suite, kind
 
     result = serial_suite.run(*PRUNE, *args)
 
-    result.stdout.fnmatch_lines([f"nothing was pruned, the run was not complete: {reason}"])
+    result.stdout.fnmatch_lines([f"no unused entry was removed, because the run was not complete: {reason}"])
     assert entries(serial_suite) == 3
 
 
@@ -348,7 +350,7 @@ def test_only_dash_v_says_why_unused_entries_were_not_checked(serial_suite: Suit
     args, reason = incomplete(serial_suite, "-k")
 
     assert section(serial_suite.load(*args)) == ["1 hit"]
-    serial_suite.load("-v", *args).stdout.fnmatch_lines([f"unused entries not checked: {reason}"])
+    serial_suite.load("-v", *args).stdout.fnmatch_lines([f"unused entries were not checked: {reason}"])
 
 
 def test_an_incomplete_update_with_prune_still_adds_entries(serial_suite: Suite) -> None:
@@ -377,7 +379,9 @@ def test_a_run_started_in_a_subfolder_prunes_nothing(serial_suite: Suite, monkey
 
     result = serial_suite.run("--autotune-update=prune", "-o", "autotune_load=cache.textproto", PYTEST_ADDOPTS="")
 
-    result.stdout.fnmatch_lines([f"nothing was pruned, the run was not complete: only {Path('below')} was asked for"])
+    result.stdout.fnmatch_lines(
+        [f"no unused entry was removed, because the run was not complete: the run was limited to {Path('below')}"]
+    )
     assert entries(serial_suite) == 3
 
 
@@ -435,8 +439,8 @@ def test_typing_other_paths_than_testpaths_prunes_nothing(
 
     result = serial_suite.run(*PRUNE, *typed)
 
-    reason = f"only {' '.join(typed)} was asked for"
-    result.stdout.fnmatch_lines([f"nothing was pruned, the run was not complete: {reason}"])
+    reason = f"the run was limited to {' '.join(typed)}"
+    result.stdout.fnmatch_lines([f"no unused entry was removed, because the run was not complete: {reason}"])
     assert entries(serial_suite) == 3
 
 
@@ -473,7 +477,7 @@ def test_a_run_with_a_crashed_worker_prunes_nothing(serial_suite: Suite, restart
     result = serial_suite.run(*PRUNE, *restarts)
 
     assert entries(serial_suite) == 3
-    result.stdout.fnmatch_lines(["nothing was pruned, the run was not complete: worker gw* crashed"])
+    result.stdout.fnmatch_lines(["no unused entry was removed, because the run was not complete: worker gw* crashed"])
 
 
 def test_a_run_that_reruns_each_test_is_complete(suite: Suite) -> None:
@@ -548,7 +552,11 @@ def test_entries_of_a_nested_tuning_are_unused_without_the_outer(serial_suite: S
     [
         (True, "../cache.textproto", "lies outside the rootdir *, so other suites may use it"),
         (True, "../caches/cache.textproto", "lies outside the rootdir *, so other suites may use it"),
-        (False, "../cache.textproto", "lies outside *, which is the rootdir because there is no ini file"),
+        (
+            False,
+            "../cache.textproto",
+            "lies outside *, pytest's rootdir without an ini file, so other suites may use it",
+        ),
     ],
 )
 def test_prune_drops_nothing_from_a_cache_outside_the_rootdir(
@@ -565,7 +573,7 @@ def test_prune_drops_nothing_from_a_cache_outside_the_rootdir(
 
     result = serial_suite.run(f"--autotune-load={cache}", "--autotune-update=prune", "--confcutdir=..")
 
-    result.stdout.fnmatch_lines([f"nothing was pruned, the run was not complete: {cache} {reason}"])
+    result.stdout.fnmatch_lines([f"no unused entry was removed, because the run was not complete: {cache} {reason}"])
     assert Path(cache).read_text().count("entries {") == 3
 
 

@@ -38,7 +38,7 @@ def test_a_dump_counts_the_comment_lines_that_it_drops(outdated: Suite, section)
 
     written = section(outdated.load("--autotune-update"))[-1]
 
-    assert "2 comment lines of the old file left out, because a dump keeps no comments" in written
+    assert "2 comment lines of the old file removed, because a dump keeps no comments" in written
     assert "#  " not in outdated.cache.read_text()
     outdated.cache.write_text(outdated.cache.read_text().replace("lib.stale", "lib.other"))
     assert "comment" not in section(outdated.load("--autotune-update"))[-1]
@@ -71,7 +71,7 @@ def test_an_update_writes_into_the_last_of_several_loads(outdated: Suite) -> Non
 @pytest.mark.parametrize(
     ("args", "problem"),
     [
-        ([], "{flag}: nothing is loaded, so there is nothing to update (add --autotune-load=PATH)"),
+        ([], "{flag}: no cache is loaded, so there is nothing to update (add --autotune-load=PATH)"),
         (["--autotune-load=cache.textproto", "--autotune-dump=other.pb"], "--autotune-dump: {beside}"),
         (["--autotune-load=cache.textproto", "--autotune-on-miss=nearest"], "--autotune-on-miss: {beside}"),
     ],
@@ -97,7 +97,10 @@ def test_update_new_adds_misses_and_leaves_stale_entries(outdated: Suite, sectio
     assert added[0] == '  key { name: "M" int: 2 }'
     assert [line for line in before.splitlines() if line not in after.splitlines()] == []
     assert after.count("entries {") == 3
-    assert lines[-2].endswith("3 entries written to cache.textproto: 1 added, 2 unchanged; 1 stale left as they were")
+    assert lines[-2].endswith(
+        "3 entries written to cache.textproto: 1 added, 2 unchanged; 1 stale not changed "
+        "(--autotune-update replaces them)"
+    )
     assert lines[-1] == "Re-run with --autotune-load=cache.textproto --autotune-update to update the cache."
     assert section(outdated.load())[-2].startswith("2 hits, 1 stale")
 
@@ -121,7 +124,7 @@ def shrunk(serial_suite: Suite) -> Suite:
     return serial_suite.write(test_op=OPS.format(ms="1", more=""))
 
 
-UNUSED = "1 entry was loaded and not asked for (--autotune-fail-on-unused)"
+UNUSED = "1 loaded entry is unused, and --autotune-fail-on-unused allows none (see the UNUSED lines)"
 
 
 @pytest.mark.parametrize("args", [["--autotune-fail-on-unused"], ["--autotune-fail-on-unused", "-qq"]])
@@ -129,7 +132,7 @@ def test_fail_on_unused_fails_and_names_the_entries(shrunk: Suite, section, args
     result = shrunk.load(*args)
 
     assert result.ret == 1
-    assert section(result)[0] == "UNUSED toy:lib.op (M=2): not requested by any test"
+    assert section(result)[0] == "UNUSED toy:lib.op (M=2): no test used this entry"
     result.stdout.fnmatch_lines([f"*!!! {UNUSED} !!!*"])
 
 
@@ -146,15 +149,17 @@ def test_fail_on_unused_can_be_set_in_the_ini_file(shrunk: Suite) -> None:
 @pytest.mark.parametrize(
     ("args", "why"),
     [
-        (["test_op.py"], "unused autotune cache entries not judged: only test_op.py was asked for"),
-        (["-k", "op"], "unused autotune cache entries not judged: -k selects tests"),
+        (["test_op.py"], "unused autotune cache entries were not checked: the run was limited to test_op.py"),
+        (["-k", "op"], "unused autotune cache entries were not checked: -k selects a part of the tests"),
         (
             ["--autotune-update"],
-            "autotune cache unused entries not judged: this run updates the cache that it loads",
+            "autotune cache unused entries were not checked: this run updates the cache that it loads "
+            "(check in a run without --autotune-update)",
         ),
         (
             ["--autotune-update", "-oautotune_max_misses=0"],
-            "autotune cache misses and unused entries not judged: this run updates the cache that it loads",
+            "autotune cache misses and unused entries were not checked: this run updates the cache that it loads "
+            "(check in a run without --autotune-update)",
         ),
     ],
 )
@@ -172,7 +177,7 @@ def test_failed_gates_on_misses_and_unused_share_one_line(shrunk: Suite) -> None
 
     result = shrunk.load("--autotune-fail-on-unused", "--autotune-max-misses=0")
 
-    result.stdout.fnmatch_lines([f"*maximum allowed autotune cache misses exceeded: 1 > 0; {UNUSED}*"])
+    result.stdout.fnmatch_lines([f"*too many autotune cache misses: 1, at most 0 allowed (see the summary); {UNUSED}*"])
 
 
 MARKED = """
@@ -203,8 +208,8 @@ def test_new(tune): tune("lib.new", times={"a": 2.0, "b": 1.0})
 @pytest.mark.parametrize(
     ("args", "counts"),
     [
-        (["--autotune-on-miss=first"], "2 used a fallback; cache.textproto is left as it was (1 entry)"),
-        (["--autotune-on-miss=error"], "; cache.textproto is left as it was (1 entry)"),
+        (["--autotune-on-miss=first"], "2 used a fallback choice; cache.textproto is unchanged (1 entry)"),
+        (["--autotune-on-miss=error"], "; cache.textproto is unchanged (1 entry)"),
         (["--autotune-on-stale=use"], "; 2 entries written to cache.textproto: 1 added, 1 unchanged"),
     ],
 )
@@ -241,8 +246,8 @@ def test_a_stale_entry_used_by_on_stale_use_is_not_unused(serial_suite: Suite, s
 @pytest.mark.parametrize(
     ("args", "ini", "message"),
     [
-        (["--autotune-tuners=triton"], "", "--autotune-tuners=triton left it out"),
-        ([], "autotune_ignore = toy:*", "autotune_ignore (ini) left it out"),
+        (["--autotune-tuners=triton"], "", "only kernels that --autotune-tuners=triton excludes"),
+        ([], "autotune_ignore = toy:*", "only kernels that autotune_ignore (ini) excludes"),
     ],
 )
 def test_without_lookups_the_option_that_excludes_all_is_named(
@@ -251,14 +256,14 @@ def test_without_lookups_the_option_that_excludes_all_is_named(
     """The summary of a run without lookups names the option as a possible reason."""
     serial_suite.write().pytester.makeini(f"[pytest]\n{ini}\n")
 
-    assert section(serial_suite.dump(*args))[0].startswith(f"no lookups: no autotuned kernel was called, or {message}")
+    assert section(serial_suite.dump(*args))[0].startswith(f"no test called an autotuned kernel, or {message}")
 
 
 def test_a_dump_without_a_load_passes_with_on_miss_error(serial_suite: Suite, section) -> None:
     result = serial_suite.write().dump("--autotune-on-miss=error")
 
     assert result.ret == 0
-    assert section(result)[-1] == "autotune cache misses not judged: nothing was loaded"
+    assert section(result)[-1] == "autotune cache misses were not checked: no cache was loaded"
 
 
 LOST = "\ndef test_loses(tune):\n    tune('lib.other')\n    {loses}\n"
@@ -289,7 +294,7 @@ def test_an_update_restores_entries_that_a_test_deleted(
     assert '"lib.other"' in text
     (line,) = [line for line in section(result) if "lost during the run" in line]
     assert "4 entries written to cache.textproto: 1 added, 3 unchanged; " in line
-    assert line.endswith(" that the file lost during the run written again")
+    assert line.endswith(" written again that the file lost during the run")
 
 
 def test_an_update_keeps_the_changes_of_another_process(serial_suite: Suite, section) -> None:
@@ -323,8 +328,8 @@ def test_an_update_fails_if_a_test_damaged_the_cache(serial_suite: Suite, sectio
 
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     (error,) = [line for line in section(result) if line.startswith("ERROR")]
-    reason = "cache.textproto could not be locked or read"
-    written = f"3 entries written to {serial_suite.cache}.new: compare and rename it"
+    reason = "cache.textproto was not replaced, because it could not be locked or read"
+    written = f"3 entries written to {serial_suite.cache}.new instead: compare both, then rename it"
     assert error == f"ERROR --autotune-load: {reason}; {written}"
     assert (serial_suite.folder / "cache.textproto.new").read_text().count("entries {") == 3
     serial_suite.cache.write_text(good)

@@ -64,7 +64,7 @@ def build_result(problem_count: int, seed: int = 0) -> RunResult:
         loaded=(("tests/autotune.textproto", problem_count * 9 // 10),),
         rows=rows,
         merged=MergeResult(Cache(), changes=Diff(tuple(changes), problem_count - len(changes))),
-        gate=Gate("0", f"maximum allowed autotune cache misses exceeded: {missed_count} > 0"),
+        gate=Gate("0", f"too many autotune cache misses: {missed_count}, at most 0 allowed (see the summary)"),
         request=RunRequest(update_arguments="--autotune-load=tests/autotune.textproto --autotune-update"),
         test_places={test: SourceLocation(test.partition("::")[0], number) for number, test in enumerate(tests)},
     )
@@ -80,9 +80,9 @@ def _build_row(number: int, chance: random.Random) -> ProblemRow:
     timed = [candidate for candidate in candidates if candidate.time_us]
     choice = min(timed, key=lambda candidate: candidate.time_us or 0)
     outcome = chance.choices(list(Outcome), [75, 12, 2, 10, 1])[0]
-    reason = {Outcome.MISS: f"no entry; the nearest has batch {number - 1} instead of {number}",
+    reason = {Outcome.MISS: f"no entry; the nearest entry has batch {number - 1} instead of {number}",
               Outcome.STALE: describe_changed("source"), Outcome.HIT: "", Outcome.UNCACHEABLE: "key x is a Tensor",
-              Outcome.MISMATCH: "tuned on NVIDIA H100, running on NVIDIA H200"}[outcome]  # fmt: skip
+              Outcome.MISMATCH: "tuned on NVIDIA H100, but this run is on NVIDIA H200"}[outcome]  # fmt: skip
     test = f"tests/test_{kernel}.py::test_{kernel}[{'-'.join(map(str, sizes.values()))}-bf16]"
     seconds = chance.lognormvariate(0, 0.8)
     return ProblemRow(

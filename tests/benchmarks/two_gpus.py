@@ -937,7 +937,7 @@ def run_ranks(place: Place, checks: Checks) -> None:
     checks.expect(step, "a miss on one rank: nothing hangs", miss, miss.status, 0)
     counts = [(miss.count("hit", rank), miss.count("miss", rank)) for rank in ("0", "1")]
     checks.expect(step, "a miss on one rank: that rank tunes alone", miss, counts, [(1, 0), (0, 1)])
-    is_told = miss.has_line("MISS", "kernels.clear", "the nearest has n")
+    is_told = miss.has_line("MISS", "kernels.clear", "the nearest entry has n")
     checks.expect(step, "a miss on one rank: the summary says it", miss, is_told)
 
     run_unequal_caches(place, checks)

@@ -46,7 +46,7 @@ def find_format(path: PurePath, place: str = "") -> Format:
     event = "has no suffix"
     if path.suffix:
         event = f'the suffix "{path.suffix}" is unknown'
-    raise CacheError(place, event, f"one of {' '.join(_FORMATS_BY_SUFFIX)}, or a folder: {place}/")
+    raise CacheError(place, event, f"end the name in {' '.join(_FORMATS_BY_SUFFIX)}, or in / for a folder")
 
 
 def encode(cache: Cache, form: Format) -> bytes:
@@ -79,7 +79,7 @@ def decode(data: bytes, form: Format, place: str) -> Cache:
     :raises CacheError: if the bytes are not a cache. No bytes raise another error.
     """
     if data.startswith(_LFS_POINTER):
-        raise CacheError(place, "is a pointer of Git LFS, not the file itself", "git lfs pull")
+        raise CacheError(place, "is a pointer of Git LFS, not the file itself", "run: git lfs pull")
     if not data or data.isspace():
         raise CacheError(place, "is empty", "remove it, or restore it from version control")
     try:
@@ -90,7 +90,7 @@ def decode(data: bytes, form: Format, place: str) -> Cache:
         # If the bytes are something else that is known, an error that names it helps the user more.
         _check_conflict(data, place)
         _check_other_formats(data, form, place)
-        remedy = error.remedy or "mend it, or restore it from version control"
+        remedy = error.remedy or "correct it, or restore it from version control"
         raise CacheError(error.place, error.event, remedy) from None
     return replace(cache, entries=without_duplicates(cache.entries))
 
@@ -123,7 +123,7 @@ def _check_conflict(data: bytes, place: str) -> None:
     file = shlex.quote(place)
     commands = ["pytest-autotune git-setup", "git checkout --merge --", "pytest-autotune check", "git add"]
     remedy = " && ".join([f"{command} {file}" for command in commands])
-    raise CacheError(f"{place}:{line}", "an unresolved merge conflict", f"in git: {remedy}")
+    raise CacheError(f"{place}:{line}", "the file has an unresolved merge conflict", f"run: {remedy}")
 
 
 def _check_other_formats(data: bytes, form: Format, place: str) -> None:
@@ -136,8 +136,8 @@ def _check_other_formats(data: bytes, form: Format, place: str) -> None:
     # JSON comes before YAML, because JSON is YAML, too.
     for other_form in reversed(Format):
         if _has_entries(data, other_form, place):
-            event = f"holds {other_form.value.name}, not {form.value.name}"
-            raise CacheError(place, event, f"name it {other_form.value.suffixes[0]}") from None
+            event = f"is in the format {other_form.value.name}, but its name stands for {form.value.name}"
+            raise CacheError(place, event, f"rename it to end in {other_form.value.suffixes[0]}") from None
 
 
 def _has_entries(data: bytes, form: Format, place: str) -> bool:

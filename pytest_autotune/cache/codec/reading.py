@@ -94,7 +94,7 @@ def _describe_unknown_field(unknown: UnknownField, place: str, text: str) -> Cac
     remedy = _UPGRADE
     nearest = _find_nearest_name(unknown)
     if nearest:
-        remedy = f'mend it first: is it "{nearest}"?'
+        remedy = f'correct the name: is it "{nearest}"?'
     return CacheError(place, f'the field "{name}" is unknown', remedy)
 
 

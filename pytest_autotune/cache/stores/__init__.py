@@ -65,7 +65,9 @@ def compact(url: str) -> tuple[int, int]:
 
     location = Location.parse(url, Path())
     if not location.url or READ_ONLY in location.options:
-        raise CacheError(url, "is no store that could be compacted: a path, or only read (?readonly)")
+        raise CacheError(
+            url, "cannot be compacted, because it is a path or read-only (?readonly)", "name the URL of a store"
+        )
     return SegmentStore(location).compact()
 
 
@@ -83,7 +85,7 @@ class OutputFile:
             if below is not None and Path(resolve(os.path.expanduser(below))) not in self._file.parents:
                 raise CacheError(path, f"leads out of {below}", "name another folder, or remove the link in it")
             if path.endswith("/") or self._file.is_dir():
-                raise CacheError(path, "is a folder")
+                raise CacheError(path, "is a folder, not a file", "name a file")
 
     def read(self) -> bytes:
         """Return the bytes of the file; none if it is missing."""

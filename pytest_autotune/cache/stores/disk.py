@@ -108,7 +108,7 @@ class FileStore:
         self._check_ours()
         cache = self.read(missing_ok=True)
         if os.path.lexists(self._target) and not os.access(self._target, os.W_OK):
-            raise CacheError(self._place, "is read-only")
+            raise CacheError(self._place, "is read-only", "make it writable, or name another path")
         if cache.lossy:
             raise CacheError(*cache.lossy)
         check_creatable(self._lock, self._place)
@@ -143,8 +143,8 @@ class FileStore:
         return UpdateOutcome(
             str(path),
             changed=True,
-            beside="could not be locked or read",
-            remedy=f"{entries} written to {path}: compare and rename it",
+            beside="was not replaced, because it could not be locked or read",
+            remedy=f"{entries} written to {path} instead: compare both, then rename it",
             is_refused=True,
         )
 
@@ -177,9 +177,11 @@ def read_bytes(path: Path, place: str, missing_ok: bool = False) -> bytes:
     try:
         status = path.stat()
         if stat.S_ISDIR(status.st_mode):
-            raise CacheError(place, "is a folder, not a cache", f"{place}/ keeps one file for each problem in it")
+            raise CacheError(
+                place, "is a folder, not a cache", f"{place}/ with a slash is a cache of one file for each problem"
+            )
         if not stat.S_ISREG(status.st_mode):
-            raise CacheError(place, "is not a file")
+            raise CacheError(place, "is not a regular file", "name another file")
         if status.st_size > MAX_BYTES:
             raise CacheError(place, f"is larger than {MAX_BYTES // 2**20} MiB: not a cache")
         return path.read_bytes()
@@ -198,8 +200,8 @@ def _encode_checked(cache: Cache, form: Format, place: str) -> bytes:
     """
     data = encode(cache, form)
     if len(data) > MAX_BYTES:
-        event = f"would have a file of more than {MAX_BYTES // 2**20} MiB, which is not read, and is left as it was"
-        raise CacheError(place, event, "keep the problems in a folder, one file each: a path with / at its end")
+        event = f"was not written, because a file would have more than {MAX_BYTES // 2**20} MiB, the limit for reading"
+        raise CacheError(place, event, "use a folder, with one file for each problem: end the path in /")
     return data
 
 
@@ -230,8 +232,8 @@ class FolderStore(FileStore):
         raise self._build_busy_error()
 
     def _build_busy_error(self) -> CacheError:
-        event = f"another process writes there, or holds the lock for {LONGEST_WAIT_S:g} s"
-        return CacheError(self._place, event, f"if none runs, remove {self._lock}")
+        event = f"another process has held the lock for {LONGEST_WAIT_S:g} s"
+        return CacheError(self._place, event, f"if no pytest runs, remove {self._lock}")
 
     def _read_unlocked(self, missing_ok: bool) -> Cache:
         """Return the content without taking the lock.
@@ -299,11 +301,11 @@ class FolderStore(FileStore):
             return
         # An empty folder, and a folder with only the lock file, become a cache.
         if any(_PROBLEM_FILE.fullmatch(name) for name in names):
-            event = f"has no file {MARKER}, which marks a cache"
-            raise CacheError(self._place, event, "copies often leave hidden files out: copy it, too")
+            event = f"has no file {MARKER}, which marks a folder as a cache"
+            raise CacheError(self._place, event, "copy this hidden file, too")
         if any(MARKER not in name for name in names):
-            event = "is a folder with other things in it, not a cache"
-            raise CacheError(self._place, event, "name the cache in it, or a new folder")
+            event = "is a folder with other files in it, not a cache"
+            raise CacheError(self._place, event, "name a cache file in it, or a new folder")
 
     def _write(self, target: Path, cache: Cache) -> _Written:
         """Write a file for each problem, and remove the files of problems that the cache lacks.

@@ -158,9 +158,13 @@ def _check_environment(place: str, scheme: str) -> None:
         if not _REQUEST_PARTS[scheme].fullmatch(name):
             continue
         if re.search(r"[\x00-\x1f\x7f]", value):
-            raise CacheError(place, f"{name} holds a line break or a control character", "set it without that")
+            raise CacheError(
+                place, f"the environment variable {name} holds a line break or a control character", "remove it"
+            )
         if _ADDRESS.fullmatch(name) and value and not value.startswith(("http://", "https://")):
-            raise CacheError(place, f"{name} is no address", "it begins with https:// or http://")
+            raise CacheError(
+                place, f"the environment variable {name} is not an address", "begin it with https:// or http://"
+            )
 
 
 def _allows_http(scheme: str) -> bool:

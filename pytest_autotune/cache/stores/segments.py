@@ -168,7 +168,7 @@ class SegmentStore:
             # A local file keeps the entries. If it cannot be written either, the path is empty, and the error has no
             # remedy.
             path = self._write_unsent_file(new_entries)
-            remedy = f"it is kept: pytest-autotune merge {path} -o {self._location.url}/ sends it"
+            remedy = f"the entries are kept; to send them: pytest-autotune merge {path} -o {self._location.url}/"
             raise NotTakenError(self._place, error.event, path, remedy) from None
         return UpdateOutcome(self._place, bool(new_entries))
 
@@ -229,7 +229,7 @@ class SegmentStore:
         for name in names:
             data = await self._get(name)
             if data is None or not _is_intact(name, data):
-                raise ValueError(f"{name} was written, and the store does not give it back")
+                raise ValueError(f"{name} was written, but the store does not give it back")
 
     def _delete_objects(self, names: Sequence[str]) -> None:
         """Remove objects. When this returns, the store has none of them.
@@ -259,12 +259,16 @@ class SegmentStore:
 
         :param list_s: the longest time for the list of the names.
         """
-        with self._cache_errors("cannot be read", "with ?optional a run goes on without it"):
+        with self._cache_errors("cannot be read", "with ?optional, a run goes on without the cache"):
             stored = run(self._load_segments(list_s))
         self._remove_old_copies(stored.data_by_name)
         segments = {name: self._decode(name, data) for name, data in stored.data_by_name.items()}
         if stored.refusal:
-            loss = (self._place, f"holds a foreign object: {stored.refusal}", "remove that object")
+            loss = (
+                self._place,
+                f"holds an object that is not of pytest-autotune: {stored.refusal}",
+                "remove that object",
+            )
             segments[_REFUSED_OBJECTS] = Cache(lossy=loss)
         return segments
 
@@ -331,13 +335,13 @@ class SegmentStore:
         place = f"{self._place}: {name}"
         remedy = "remove that object"
         if data is None:
-            return Cache(lossy=(place, "is listed, and the store answers 404; it is left out", remedy))
+            return Cache(lossy=(place, "is listed by the store, which then answers 404, so it was ignored", remedy))
         if not _is_intact(name, data):
-            return Cache(lossy=(place, "holds other bytes than its name says, and is left out", remedy))
+            return Cache(lossy=(place, "is damaged (its bytes do not match its name), so it was ignored", remedy))
         try:
             return decode(data, Format.BINARY, place)
         except CacheError as error:
-            return Cache(lossy=(place, f"{error.event}; it is left out", error.remedy))
+            return Cache(lossy=(place, f"{error.event}; so it was ignored", error.remedy))
 
     # Listing.
 
@@ -466,7 +470,7 @@ class SegmentStore:
                 raise
             hint = ""
             if not self.has_credentials:
-                hint = ", asked without credentials: none are in the environment"
+                hint = ", without credentials, because the environment has none"
             raise CacheError(self._place, f"{event}: {describe_request_error(error)}{hint}", remedy) from None
 
 

@@ -117,14 +117,14 @@ class UnwritableOpened:
 
     def write(self, cache: Cache) -> UpdateOutcome:
         """Write nothing."""
-        return UpdateOutcome("", changed=False, beside="is only read (?readonly): nothing was written there")
+        return UpdateOutcome("", changed=False, beside="is read-only (?readonly), so nothing was written to it")
 
 
 class ReadOnlyStore(StoreWrapper):
     """A store that is never written to."""
 
     def check_writable(self) -> Cache:
-        raise CacheError(str(self), "is only read (?readonly)", "leave the option out, or name another cache")
+        raise CacheError(str(self), "is read-only (?readonly)", "leave ?readonly out, or name another cache")
 
     @contextmanager
     def open_for_update(self, removing: bool = False) -> Iterator[OpenedStore]:
@@ -171,4 +171,4 @@ class OptionalStore(LocalCopyStore):
         try:
             return self._store.read(missing_ok)
         except CacheError as error:
-            return Cache(lossy=(error.place, error.event, "?optional: the run goes on without it"))
+            return Cache(lossy=(error.place, error.event, "it is ?optional, so the run goes on without it"))

@@ -268,7 +268,7 @@
       ["Key", row.key], ["Device", row.device], ["Why", row.reason], ["Known as", row.label],
       ["Asked by", row.tests.join(", ")], ["Choice", configuration(row.choice)], ["Moved from", row.moved_from],
       ["Tuned with", row.versions], ["Remarks", row.mode_remarks],
-      ["Measured", row.disturbed ? "disturbed: something else may have run on the device" : ""],
+      ["Measured", row.disturbed ? "disturbed: another process may have used the device during the measurement" : ""],
     ].filter(([, text]) => text);
     const list = facts.flatMap(([name, text]) => [el("dt", {}, name), el("dd", { class: "code" }, text)]);
     const none = row.candidates.length ? null

@@ -60,7 +60,7 @@ NAME = "function"
 MOST = 1000
 #: The callbacks besides ``run``. For :func:`tuned` they get the arguments of the call after their own.
 _CALLBACKS = ("compile", "setup", "reset", "verify")
-_NO_SOURCE = "no source was found in what tune() was given, so no edit makes its choices stale: pass source="
+_NO_SOURCE = "tune() found no source code in its arguments, so no edit makes the entry stale (pass source=)"
 #: Libraries whose versions a hand-written kernel's choice may depend on, if they are imported.
 _LIBRARIES = ("torch", "triton", "cupy", "numba", "pyopencl", "pycuda", "cutlass", "cuda.tile")
 
@@ -571,7 +571,7 @@ def _build_contest(plan: Plan) -> Contest | str:
     if stream_is_capturing():
         return CAPTURED
     if plan.strategy is not None or plan.space.size > MOST:
-        return "its space is too large to be raced as a whole"
+        return "the space is too large for a race"
     configurations = {Candidate(params=configuration.params): configuration for configuration in plan.space}
     measuring = plan.measuring
     return Contest(

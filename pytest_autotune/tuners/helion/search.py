@@ -378,9 +378,9 @@ class ConfigContest:
     def build(self) -> Contest | str:
         """Return the race, or the reason why there is none."""
         if self._configurations is None:
-            return "its candidates are made by a search"
+            return "a search makes the candidates"
         if self._search.is_interpreted:
-            return "it was interpreted, and times mean nothing"
+            return "the kernel was interpreted, so times mean nothing"
         if not self._search.is_on_gpu:
             return "there is no GPU"
         candidates = self._configurations.list_candidates()

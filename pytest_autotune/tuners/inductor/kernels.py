@@ -54,7 +54,10 @@ class Kernels:
             hook = BenchmarkAllHook(self._kernels)
             patches.replace(owner, "benchmark_all_configs", ["self", "args", "kwargs"], hook)
         except HookError as error:
-            session.note(f"{self.tuner}: configurations are measured one after the other and not raced: {error}")
+            session.note(
+                f"{self.tuner}: candidates are timed one after the other, so new choices are less "
+                f"exact: {error} (upgrade the plugin)"
+            )
 
 
 class PrecompileHook(CallHook):

@@ -126,7 +126,10 @@ class Adapter:
         """Tell the user if searches of this Triton cannot race."""
         reason = autotuners.explain_no_race(autotuner_class)
         if reason:
-            session.note(f"{NAME}: candidates are measured one after the other and not raced: {reason}")
+            session.note(
+                f"{NAME}: candidates are timed one after the other, so new choices are less exact: "
+                f"{reason} (upgrade the plugin)"
+            )
 
     def _turn_on_switch(self, autotuner_class: Any, check_disk_cache: Callable[..., bool]) -> None:
         """Have Triton call ``check_disk_cache`` in each search, until the adapter is unhooked."""

@@ -255,7 +255,8 @@ class Choices(CallHook):
         self._devices.add(device)
         if len(self._devices) == 2:
             self._session.note(
-                "triton: two types of GPU in one process, but Triton's memory of a choice ignores the device"
+                "triton: two types of GPU in one process, but Triton uses the choice of the first on both "
+                "(test each in its own process)"
             )
         return device
 

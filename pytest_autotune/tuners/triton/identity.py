@@ -318,7 +318,7 @@ def _explain_uncacheable(autotuner: Any, function: FunctionType) -> str:
     # A test checks through this hook that there was a search. If a cache gave the choice, there would be no search.
     observer = autotuners.find_search_observer(autotuner, function)
     if observer:
-        return f"{observer} observes each search, so the search must take place"
+        return f"{observer} observes each search, so the search cannot be skipped"
     # An entry belongs to a kernel by the kernel's name.
     if function.__name__ == "<lambda>":
         return "a lambda has no name"

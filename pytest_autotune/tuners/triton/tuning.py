@@ -403,14 +403,14 @@ class CallContest:
         """Return the contest. If the candidates cannot race, return the reason in words, for the report."""
         autotuner = self.call.autotuner
         if autotuners.is_interpreted(autotuner):
-            return "it was interpreted, and times mean nothing"
+            return "the kernel was interpreted, so times mean nothing"
         if not autotuners.launches_triton_kernel(autotuner):
-            return "it is a Python function, whose launches are its own"
+            return "the kernel is a Python function that launches other kernels"
         if stream_is_capturing():
             return CAPTURED
         clocks = find_clocks(autotuner)
         if clocks is None:
-            return autotuners.explain_no_race(type(autotuner)) or "its kernel brings a benchmark of its own"
+            return autotuners.explain_no_race(type(autotuner)) or "the kernel has its own benchmark"
         return Contest(
             candidates=[Candidate(params=params) for params in self.config_by_params],
             ready=self.build_runners,

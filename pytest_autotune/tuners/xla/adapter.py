@@ -31,8 +31,8 @@ class Adapter:
         internals.replace(patches, CompilationHook(compilations), CacheUseHook(compilations))
         if internals.is_in_use():
             session.note(
-                "xla: JAX was in use before the tests ran (by a conftest.py or a plugin): what was compiled by then "
-                "took nothing from the cache; use JAX in tests and fixtures, not while modules are imported"
+                "xla: JAX was in use before the tests ran (by a conftest.py or a plugin), so programs that it compiled "
+                "by then used no cache (use JAX in tests and fixtures only)"
             )
 
     def unhook(self) -> None:

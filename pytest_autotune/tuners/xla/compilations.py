@@ -180,7 +180,10 @@ class XlaCompileWatcher:
             session.note(f"xla: --{_FOLDER} is not used in this run")
         # XLA keeps an entry in its memory to the end of the process, so a test's own cache would reach other tests.
         if any(NAME in index.list_tuners() for index in session.indexes if index is not session.index):
-            session.note("xla: a cache that a test names for itself is not used: XLA keeps its choices to the end")
+            session.note(
+                "xla: the cache that a test loads for itself is not used, because XLA keeps its "
+                "choices to the end of the run"
+            )
 
     @cached_property
     def _loaded(self) -> LoadedEntries | None:
@@ -219,7 +222,10 @@ class XlaCompileWatcher:
                 other_versions.append(loaded.xla_entry)
         left_out_count = files.write_folder(self._entries_folder, [*same_version, *other_versions])
         if left_out_count:
-            self._session.note(f"xla: {left_out_count} of the loaded entries have a form that XLA's folder cannot hold")
+            self._session.note(
+                f"xla: {left_out_count} of the loaded entries are not used, because XLA cannot read "
+                f"their form (dump them anew)"
+            )
 
     def _read_lookups(self, compilation: XlaCompilation) -> list[Lookup]:
         """Return a lookup for each entry that XLA took into its memory in a compilation.
@@ -240,7 +246,7 @@ class XlaCompileWatcher:
         try:
             log = read_log(log_text)
         except ValueError as error:
-            self._session.note(f"xla: {error}; what was tuned has neither times nor op names")
+            self._session.note(f"xla: {error}; the entries have neither times nor names of operations")
             log = TuningLog()
         # XLA writes no log if it measured nothing, so the versions of earlier logs are kept.
         self._backend_versions.update(log.backend_versions)

@@ -173,7 +173,7 @@ def _describe_other_device(same_hlo: list[LoadedEntry], memory_entry: XlaEntry, 
     """
     loaded_devices = sorted({str(loaded.cache_entry.problem.device) for loaded in same_hlo})
     if loaded_devices != [str(device)]:
-        return f"tuned on {', '.join(loaded_devices)}, running on {device}"
+        return f"tuned on {', '.join(loaded_devices)}, but this run is on {device}"
     # pytest-autotune gives both devices the same name, but XLA's descriptions differ, for example in the clock rate.
     loaded_parts = split_description(same_hlo[0].xla_entry.device)[0].split(", ")
     present_parts = split_description(memory_entry.device)[0].split(", ")

@@ -437,7 +437,7 @@ def find_arguments(bench_fn: Callable[[], None]) -> tuple[tuple[Any, ...], dict[
     cells = _find_cells(bench_fn)
     args, kwargs = cells.get("args"), cells.get("kwargs")
     if not isinstance(args, tuple) or not isinstance(kwargs, dict):
-        raise LookupError("its benchmark is not the one that is known here")
+        raise LookupError("the benchmark of this Triton version is unknown")
     return args, kwargs
 
 
