@@ -173,7 +173,9 @@ def test_a_wrong_suffix_is_an_error_that_names_the_right_one(format, written):
         assert decode(data, format, "cache").entries == (MATMUL,)
     else:
         expected = [
-            f"holds {form.value.name}, not {format.value.name} (name it {form.value.suffixes[0]})" for form in forms
+            f"is in the format {form.value.name}, but its name stands for {format.value.name} "
+            f"(rename it to end in {form.value.suffixes[0]})"
+            for form in forms
         ]
         assert refusal(data, format).removeprefix("cache: ") in expected
 
@@ -232,7 +234,7 @@ def test_decoding_an_empty_file_is_an_error(data, format):
 
 @every_text
 def test_binary_data_with_a_text_suffix_is_an_error(format):
-    message = f"holds binary, not {format.value.name} (name it .pb)"
+    message = f"is in the format binary, but its name stands for {format.value.name} (rename it to end in .pb)"
     assert refusal(encode(CACHE, Format.BINARY), format) == f"cache: {message}"
 
 
@@ -252,7 +254,7 @@ def test_a_syntax_error_is_reported_with_its_line(data, format, place):
 @every_text
 def test_a_merge_conflict_is_an_error_with_line_and_git_command(format):
     lines = encode(Cache((MATMUL,)), format).decode().splitlines(keepends=True)
-    lines[1:1] = ["<<<<<<< HEAD
+    lines[1:1] = ["<<<<<<< HEAD\n", "=======\n", ">>>>>>> main\n"]
     message = refusal("".join(lines), format)
     assert message.startswith("cache:2: the file has an unresolved merge conflict")
     assert message.endswith("&& git add cache)")

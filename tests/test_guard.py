@@ -369,7 +369,7 @@ def test_on_miss_error_fails_the_test_for_an_error_of_the_plugin() -> None:
 def test_on_miss_error_fails_for_an_adapter_error_before_lookup(library: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     hook = replacing_choose(FailsBeforeItLooksUp())
     strict = Policy(on_miss="error")
-    message = "autotune: MISS toy: error in choose(): AttributeError: no such field"
+    message = "autotune: MISS toy: internal error in choose(): AttributeError: no such field"
 
     loaded = hooked(monkeypatch, hook, policy=strict, index=EntryIndex.from_caches([]))
     with loaded, pytest.raises(pytest.fail.Exception, match=re.escape(message)):

@@ -72,15 +72,17 @@ def test_a_key_value_that_one_entry_lacks_is_compared_with_none() -> None:
     settings = Value("settings", "max_autotune", "settings")
     missed, plain, set_up = problem(M=1), problem(M=2), problem(M=1, settings=settings)
 
-    assert reason(missed, set_up) == "no entry; the nearest has settings max_autotune instead of none"
-    assert reason(missed, plain, set_up) == "no entry; the nearest has M 2 instead of 1"
-    assert reason(set_up, missed) == "no entry; the nearest has settings none instead of max_autotune"
+    assert reason(missed, set_up) == "no entry; the nearest entry has settings max_autotune instead of none"
+    assert reason(missed, plain, set_up) == "no entry; the nearest entry has M 2 instead of 1"
+    assert reason(set_up, missed) == "no entry; the nearest entry has settings none instead of max_autotune"
     assert reason(problem(M=1, sizes="[s0, 8]"), plain) == (
         "no entry; the nearest entry has M 2 instead of 1, sizes none instead of [s0, 8]"
     )
     assert reason(problem(M=1, code=Value("code", "a", "digest")), missed) == "no entry; new or changed code"
-    assert reason(problem(M=1, K=1), plain) == "no entry; the nearest has M 2 instead of 1, K none instead of 1"
-    assert reason(problem(K=1, N=1), problem(K=1, M=1)).endswith("the entries of this kernel have other key names: K, M")
+    assert reason(problem(M=1, K=1), plain) == "no entry; the nearest entry has M 2 instead of 1, K none instead of 1"
+    assert reason(problem(K=1, N=1), problem(K=1, M=1)).endswith(
+        "the entries of this kernel have other key names: K, M"
+    )
 
 
 def test_a_row_lists_the_test_with_the_worst_outcome_first() -> None:

@@ -62,7 +62,7 @@ def test_dash_qq_shows_why_an_unhooked_tuner_failed_the_gate() -> None:
     failed = Gate(
         "0", failure="loaded entries were not used: the plugin could not hook toy (a line above has the reason)"
     )
-    summary = result(loaded=(("cache.pb", 1),), notes=("toy was bypassed: why",), gate=failed)
+    summary = result(loaded=(("cache.pb", 1),), notes=("toy tunes without the plugin: why",), gate=failed)
 
     assert shown(summary, -2) == ["toy tunes without the plugin: why"]
     assert shown(replace(summary, gate=Gate("0")), -2) == []

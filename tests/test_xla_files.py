@@ -188,7 +188,7 @@ def test_convert_counts_entries_that_it_wrote_and_left_out(
     update_store(stores.open_store(tmp_path / "a.textproto"), lambda now: Cache(tuple(ours)))
 
     assert convert("a.textproto", "a.yaml") == (0, "5 entries written to a.yaml\n", "")
-    message = "1 entry written to new.pb in XLA's new format; 4 others left out\n"
+    message = "1 entry written to new.pb in XLA's new format; 4 entries of other tuners or formats left out\n"
     assert convert("a.yaml", "new.pb", "--to=xla", "--xla-format=new") == (0, message, "")
 
 

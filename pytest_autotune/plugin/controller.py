@@ -366,7 +366,9 @@ class Controller:
         recovered_events, damaged_recovered_count = self._log_folder.recovered
         if damaged_count:
             self._notes.append(
-                f"{describe_count(damaged_count, 'line')} of this run's log cannot be read, so some results of " f"the workers may be missing, so some "
+                f"{describe_count(damaged_count, 'line')} of this run's log cannot be "
+                f"read, so some results of "
+                f"the workers may be missing, so some "
                 f"results of the workers may be missing"
             )
         if damaged_recovered_count:

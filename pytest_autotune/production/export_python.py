@@ -92,7 +92,9 @@ def _check_aliases(aliases: Mapping[str, str], device_names: Sequence[str]) -> N
     for name, tuned_name in sorted(aliases.items()):
         if tuned_name not in device_names:
             names = ", ".join(device_names)
-            raise CacheError("--alias", f"FILE has no choice for the device " f"{tuned_name}", f"write a bare name: {names}")
+            raise CacheError(
+                "--alias", f"FILE has no choice for the device {tuned_name}", f"write a bare name: {names}"
+            )
         if name in device_names:
             raise CacheError("--alias", f"the device {name} has its own choices in FILE", "remove this --alias")
 

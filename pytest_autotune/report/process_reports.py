@@ -126,11 +126,6 @@ def _describe_format_version(version: object) -> str:
     return f"has format_version {version}, not {FORMAT_VERSION}: use the same pytest-autotune in all jobs"
 
 
-def _describe_format_version(version: object) -> str:
-    """Return the error of a report in a format that this version of the plugin does not know."""
-    return f"has format_version {version}, not {FORMAT_VERSION}: use the same pytest-autotune in all jobs"
-
-
 def _decode_ci_run(fields: Mapping[str, object]) -> CiRun:
     """Return the CI run of a report.
 

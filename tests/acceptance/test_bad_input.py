@@ -209,7 +209,10 @@ BAD_OPTIONS = [
         ["--autotune-dump=s3:///x/"],
         "--autotune-dump: s3:///x/: is a URL of an unknown kind of store (name one of s3://*",
     ),
-    (["--autotune-load=https://host/c.pb"], "--autotune-load: https://host/c.pb: is a URL of an unknown " "kind *, or a path)"),
+    (
+        ["--autotune-load=https://host/c.pb"],
+        "--autotune-load: https://host/c.pb: is a URL of an unknown kind *, or a path)",
+    ),
     (["--autotune-load=s3://x/a#b/"], "--autotune-load: s3://x/a#b/: is a URL of an unknown kind *"),
     (["--autotune-load=s3://x/../y/"], "--autotune-load: s3://x/../y/: is a URL of an unknown kind *"),
     (["--autotune-load=s3://id:a/b@x/y/?s=c"], "--autotune-load: s3://x/y/: the URL holds credentials (remove them*"),

@@ -68,7 +68,9 @@ INI_FILES = [
 
 
 @pytest.mark.parametrize(("name", "text"), INI_FILES)
-@pytest.mark.parametrize(("value", "message"), [(11, "12, at most 11 allowed"), ("10%", "12 of 20, at most 10% allowed")])
+@pytest.mark.parametrize(
+    ("value", "message"), [(11, "12, at most 11 allowed"), ("10%", "12 of 20, at most 10% allowed")]
+)
 @pytest.mark.filterwarnings("error")
 def test_max_misses_works_in_every_kind_of_ini_file(
     outdated: Suite, name: str, text: str, value: int | str, message: str

@@ -25,7 +25,11 @@ def test_an_absent_optional_cache_passes_the_gate_with_a_line(suite: Suite, sect
     result = suite.write().run(OPTIONAL, gate)
 
     assert result.ret == 0
-    lines = [line for line in section(result) if "cache.textproto does not exist, and the cache is " "optional (?optional)" in line]
+    lines = [
+        line
+        for line in section(result)
+        if "cache.textproto does not exist, and the cache is optional (?optional)" in line
+    ]
     assert len(lines) == 1
     assert "not judged" in lines[0]
 
@@ -62,7 +66,11 @@ def test_the_gate_passes_an_optional_cache_without_a_gpu(
     result = serial_suite.run(OPTIONAL, gate)
 
     assert result.ret == 0
-    assert [line for line in section(result) if line.endswith("were not checked: no GPU is visible, and the cache is " "optional (?optional)")]
+    assert [
+        line
+        for line in section(result)
+        if line.endswith("were not checked: no GPU is visible, and the cache is optional (?optional)")
+    ]
     assert serial_suite.load(gate).ret == pytest.ExitCode.TESTS_FAILED, "the same cache, not optional"
 
 

@@ -325,7 +325,11 @@ def test_the_gate_command_fails_for_a_report_with_another_run_id(gate: Gate, mon
 
     assert gate.judge("--expect=3") == 1
     name = gate.report_of("test_c.py").name
-    assert f"FAILED: reports/{name}: is a report of CI run yesterday, not of CI run " f"today (remove old reports)" in gate.lines
+    assert (
+        f"FAILED: reports/{name}: is a report of CI run yesterday, "
+        f"not of CI run "
+        f"today (remove old reports)" in gate.lines
+    )
     monkeypatch.setenv("AUTOTUNE_RUN_ID", "tomorrow")
     assert gate.judge("--expect=3") == 1
     assert len([line for line in gate.lines if line.endswith("not of CI run tomorrow (remove old reports)")]) == 3
@@ -337,7 +341,11 @@ def test_gate_command_fails_if_only_some_reports_have_a_run_id(gate: Gate, monke
 
     assert gate.judge("--expect=3") == 1
     name = gate.report_of("test_c.py").name
-    assert f"FAILED: reports/{name}: is a report of CI run 2, but other reports are of a run " f"without an id (remove old reports)" in gate.lines
+    assert (
+        f"FAILED: reports/{name}: is a report of CI run 2, but other "
+        f"reports are of a run "
+        f"without an id (remove old reports)" in gate.lines
+    )
     monkeypatch.setenv("AUTOTUNE_RUN_ID", "2")
     assert gate.judge("--expect=3") == 1
     assert (
@@ -425,7 +433,9 @@ def test_gate_command_fails_if_gpu_tests_skip_and_the_cpu_hits(gate: Gate) -> No
     gate.run_parts(TOY_DEVICE="CPU")
 
     assert gate.judge("--expect=3") == 1
-    assert gate.lines[-1].startswith("FAILED: the cache has entries for Toy GPU, but no test ran a kernel on such a " "GPU: 2 tests were skipped")
+    assert gate.lines[-1].startswith(
+        "FAILED: the cache has entries for Toy GPU, but no test ran a kernel on such a GPU: 2 tests were skipped"
+    )
 
 
 def test_gate_command_passes_on_one_gpu_type_of_a_two_gpu_cache(gate: Gate) -> None:

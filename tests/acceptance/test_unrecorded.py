@@ -168,7 +168,9 @@ def test_after_adapter_errors_a_dump_says_nothing_was_recorded(
     result = serial_suite.write(test_lib=module).dump()
 
     result.assert_outcomes(passed=1)
-    result.stdout.fnmatch_lines([*lines, "no tuning could be saved, so cache.textproto was " "not written"], consecutive=True)
+    result.stdout.fnmatch_lines(
+        [*lines, "no tuning could be saved, so cache.textproto was not written"], consecutive=True
+    )
     result.stdout.no_fnmatch_line("no kernel was tuned*")
 
 
