@@ -788,7 +788,9 @@ def test_commands_that_cannot_lock_the_cache_exit_with_status_4(run: Run, argume
     beside = Path("out.textproto.new").resolve()
     remedy = f"({count} written to {beside} instead: compare both, then rename it)"
     assert status == 4
-    assert errors == f"pytest-autotune: out.textproto: could not be locked or read {remedy}\n"
+    assert (
+        errors == f"pytest-autotune: out.textproto: was not replaced, because it could not be locked or read {remedy}\n"
+    )
     assert Path("out.textproto").read_bytes() == before
     assert stores.read_file(str(beside)).count(b"entries {") == int(count[0])
 

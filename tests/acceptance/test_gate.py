@@ -27,7 +27,7 @@ def make_outdated(suite: Suite) -> Suite:
 
 def verdict(result: pytest.RunResult) -> list[str]:
     """Return the line that pytest prints between exclamation marks."""
-    return [line.strip("! ") for line in result.outlines if line.startswith("!!!")]
+    return [line.strip("! ") for line in result.outlines if line.startswith("!")]
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,7 @@ def test_an_absent_optional_cache_passes_the_gate_with_a_line(suite: Suite, sect
         if "cache.textproto does not exist, and the cache is optional (?optional)" in line
     ]
     assert len(lines) == 1
-    assert "not judged" in lines[0]
+    assert "not checked" in lines[0]
 
 
 def test_an_absent_optional_cache_is_one_line_without_a_gate(suite: Suite, section) -> None:
