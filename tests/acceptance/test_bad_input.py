@@ -383,7 +383,7 @@ def test_a_report_overwrites_no_cache_and_cannot_be_loaded(serial_suite: Suite) 
 
     for option in "--autotune-load=c.json", "--autotune-on-miss=tune":
         message = refused(serial_suite, serial_suite.run(option, "--autotune-report=c.json"))
-        assert message.startswith("--autotune-report: c.json: is ")
+        assert message.startswith("--autotune-report: c.json: ")
     assert cache.read_bytes() == before
     for name in "r.json", "r.yaml", "r.textproto":
         (serial_suite.folder / name).write_bytes((serial_suite.folder / "r.json").read_bytes())

@@ -221,7 +221,7 @@ def test_the_gate_fails_if_gpu_tests_skip_and_only_the_cpu_hits(serial_suite: Su
     names = "Other GPU and Toy GPU"
     message = (
         f"the cache has entries for {names}, but no test ran a kernel on such a GPU: 1 test was skipped "
-        "(is the GPU visible?)"
+        "(run the suite where it is visible)"
     )
     result.stdout.fnmatch_lines([f"!* {message} !*"])
     optional = serial_suite.run("--autotune-load=cache.textproto?optional", gate, TOY_DEVICE="CPU")

@@ -58,7 +58,7 @@ def test_without_a_gpu_the_gate_fails_if_a_hook_deselects_tests(
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     if kind not in STOPPING:
         result.stdout.fnmatch_lines(
-            ["!* the cache has entries for Toy GPU, but no test ran a kernel on such a GPU: * (is the GPU visible?)*"]
+            ["!* the cache has entries for Toy GPU, but no test ran a kernel on such a GPU: * (run the suite where it is visible)*"]
         )
     optional = two_devices.run("--autotune-load=cache.textproto?optional", gate, TOY_DEVICE="CPU")
     # A hook that runs no test is no missing GPU.
@@ -135,7 +135,7 @@ def test_the_gate_command_fails_if_no_process_sees_a_gpu(
     assert main(["gate", "cache.textproto", "--reports=reports/", "--expect=1"]) == 1
     lost = (
         "FAILED: the cache has entries for Toy GPU, but no test ran a kernel on such a GPU: no GPU "
-        "is visible (is the GPU visible?)"
+        "is visible (run the suite where it is visible)"
     )
     assert lost in capsys.readouterr().out
 

@@ -252,7 +252,7 @@ def test_max_drift_fails_if_an_option_leaves_out_a_tuner(serial_suite: Suite) ->
         result = serial_suite.load(*limit, *options)
         assert result.ret == 1
         result.stdout.fnmatch_lines([message])
-        assert result.stdout.str().count("entries of toy") == 1
+        assert result.stdout.str().count("leaves out toy") == 1
 
 
 def test_max_drift_fails_if_the_loaded_cache_has_no_entry(serial_suite: Suite) -> None:
