@@ -287,7 +287,10 @@ def describe_lost_gpus(reason: str, gpus: Collection[Device]) -> str:
     if not reason or not gpus:
         return ""
     names = " and ".join(sorted({gpu.name for gpu in gpus}))
-    return f"the cache has entries for {names}, but no test ran a kernel on such a GPU: {reason} (run the suite where it is visible)"
+    return (
+        f"the cache has entries for {names}, but no test ran a kernel on such a GPU: {reason} (run "
+        f"the suite where it is visible)"
+    )
 
 
 def _explain_unseen_errors(result: RunResult) -> str:

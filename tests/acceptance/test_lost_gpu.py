@@ -58,7 +58,10 @@ def test_without_a_gpu_the_gate_fails_if_a_hook_deselects_tests(
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     if kind not in STOPPING:
         result.stdout.fnmatch_lines(
-            ["!* the cache has entries for Toy GPU, but no test ran a kernel on such a GPU: * (run the suite where it is visible)*"]
+            [
+                "!* the cache has entries for Toy GPU, but no test ran a kernel on such a GPU: * (run "
+                "the suite where it is visible)*"
+            ]
         )
     optional = two_devices.run("--autotune-load=cache.textproto?optional", gate, TOY_DEVICE="CPU")
     # A hook that runs no test is no missing GPU.
