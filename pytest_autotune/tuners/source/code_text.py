@@ -609,12 +609,14 @@ def _list_assigned_outer_names(node: ast.AST) -> set[str]:
     value.
     """
     declared: set[str] = set()
-    assigned: set[str] = set()
     for part in ast.walk(node):
         if isinstance(part, (ast.Global, ast.Nonlocal)):
             declared.update(part.names)
-        else:
-            assigned.update(_list_names_that_node_assigns(part))
+    if not declared:  # for speed: few functions declare a name
+        return declared
+    assigned: set[str] = set()
+    for part in ast.walk(node):
+        assigned.update(_list_names_that_node_assigns(part))
     return declared & assigned
 
 
