@@ -389,3 +389,15 @@ def test_only_prune_drops_specializations_that_were_not_compiled() -> None:
         summary = finished(beginning(old, dump_entries=(old,)), collected_run, plan=plan)
 
         assert [merged_entry.compiled for merged_entry in summary.merged.cache.entries] == [compiled]
+
+
+def test_entries_of_a_gpu_type_are_used_if_a_worker_asked_on_another_type() -> None:
+    """Workers on two GPU types share the tests, so each type sees a part. Without workers, a type sees all tests."""
+    shared, own, gone = problem(M=1), problem(M=2), problem(M=3)
+    on_other = {one: entry(replace(one, device=OTHER)) for one in (shared, own, gone)}
+    began = beginning(entry(shared), entry(own), *on_other.values())
+    lookups = [("gw0", hit(entry(shared))), ("gw0", hit(entry(own))), ("gw1", hit(on_other[own]))]
+
+    assert finished(began, collected(*lookups)).unused_entries == (on_other[gone],)
+    alone = collected(*[lookup for _, lookup in lookups])
+    assert set(finished(began, alone).unused_entries) == {on_other[shared], on_other[gone]}

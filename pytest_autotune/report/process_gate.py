@@ -230,9 +230,11 @@ def _explain_lost_gpus(records: Sequence[ProcessRecord], caches: Sequence[Judged
         return ""
     reason = ""
     skipped_count = sum(record.collected.test_counts.get("skipped", 0) for record in records)
+    # The GPU of optional caches may be absent.
+    needs_gpu = not all(record.is_optional for record in records)
     if skipped_count:
         reason = describe_skipped_tests(skipped_count)
-    elif not any(record.collected.has_visible_gpu for record in records):
+    elif needs_gpu and not any(record.collected.has_visible_gpu for record in records):
         reason = "no GPU is visible"
     else:
         for record in records:
