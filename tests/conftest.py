@@ -202,18 +202,23 @@ def workers_are_forked() -> Iterator[None]:
 #: The files that take longest, in the order in which workers begin them: a worker that began one last would end alone.
 LONG_FILES = [
     "test_inductor",
-    "test_ci_recipes",
     "test_crashes",
-    "test_export",
     "test_segments",
-    "test_process_gate",
+    "test_export",
+    "test_ci_recipes",
+    "test_use",
+    "test_workers",
+    "test_compile_ahead",
+    "test_triton_compiled",
     "test_own_errors",
-    "test_gate_without_load",
-    "test_gate",
+    "test_process_gate",
     "test_unused",
-    "test_readme",
     "test_ranks",
-    "test_action",
+    "test_cute",
+    "test_modes",
+    "test_dump_and_load",
+    "test_summary",
+    "test_gate_without_load",
 ]
 
 
