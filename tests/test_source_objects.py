@@ -630,7 +630,7 @@ def test_a_bases_private_attribute_hides_no_code_of_a_subclass(load: Load, used:
 
 
 @pytest.mark.parametrize("used", ["tool.make().run(n)", "Tool.make().run(n)"])
-def test_an_object_that_a_class_method_makes_has_all_methods(load: Load, used: str) -> None:
+def test_methods_of_a_class_with_a_factory_method_are_digested(load: Load, used: str) -> None:
     source = f"""
 class Tool:
     @classmethod
@@ -693,7 +693,7 @@ def kernel(n):
 
 
 @pytest.mark.parametrize("code", LAZY_OBJECTS.values(), ids=list(LAZY_OBJECTS))
-def test_an_object_that_the_first_call_stores_changes_no_digest(load: Load, code: str) -> None:
+def test_an_object_that_the_first_call_stores_is_in_no_digest(load: Load, code: str) -> None:
     source = f"import functools\nclass Plan:\n    def run(self, n):\n        return n + 1\n{code}"
     module = load(source, "suite")
     digest = read_source(module.kernel, carried=False).digest
