@@ -391,7 +391,7 @@ def test_only_prune_drops_specializations_that_were_not_compiled() -> None:
         assert [merged_entry.compiled for merged_entry in summary.merged.cache.entries] == [compiled]
 
 
-def test_entries_of_a_gpu_type_are_used_if_a_worker_asked_on_another_type() -> None:
+def test_with_workers_on_two_gpus_a_problem_is_used_on_both() -> None:
     """Workers on two GPU types share the tests, so each type sees a part. Without workers, a type sees all tests."""
     shared, own, gone = problem(M=1), problem(M=2), problem(M=3)
     on_other = {one: entry(replace(one, device=OTHER)) for one in (shared, own, gone)}
