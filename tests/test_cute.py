@@ -165,7 +165,7 @@ def test_a_tuned_method_is_uncacheable(suite: AdapterSuite) -> None:
     assert report["status"] == 0, report["output"]
     assert counts_of(report) == {"uncacheable": 1}
     [lookup] = report["lookups"]
-    assert lookup["reason"] == "it is a method, whose kernel depends on the attributes of self"
+    assert lookup["reason"] == "the kernel is a method, which depends on the attributes of self"
 
 
 LIBRARY = """

@@ -258,7 +258,7 @@ class JitCall:
         :raises UncacheableError: if a part of the problem has no stable form.
         """
         if self.autotuned.is_method:
-            raise UncacheableError("it is a method, whose kernel depends on the attributes of self")
+            raise UncacheableError("the kernel is a method, which depends on the attributes of self")
         problem = build_problem(self.kernel_name, tuple(self._list_key()))
         # CuTe compiles the values in the function's closure into the kernel, so they count.
         source = read_source(self.autotuned.jit_function, own_cells=True)

@@ -39,7 +39,7 @@ class Measuring:
         if not 1 <= self.min_runs <= self.max_runs:
             raise ValueError(f"expected 1 <= min_runs <= max_runs, not {self.min_runs} and {self.max_runs}")
         if self.flush_l2 and callable(self.clock):
-            raise ValueError("flush_l2=True does nothing for a clock of your own: flush in it")
+            raise ValueError("flush_l2=True does nothing with your own clock: flush the L2 cache in that clock")
 
     @property
     def limits(self) -> Limits:
