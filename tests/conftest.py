@@ -24,7 +24,10 @@ forked_workers.import_all()
 forked_workers.read_entry_points_once()
 forked_workers.read_plugins_once()
 forked_workers.rewrite_equal_files_once()
-# Each run collects garbage, and these modules are none.
+# A worker of the whole suite collects all files, and so it imports these libraries anyway.
+if "PYTEST_XDIST_WORKER" in os.environ:
+    forked_workers.import_libraries()
+# Each run collects garbage and searches all objects for autotuners. These modules are no garbage and have none.
 gc.freeze()
 
 # Many environments set PYTHONDONTWRITEBYTECODE. Without bytecode, each process that tests start would compile the

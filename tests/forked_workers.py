@@ -48,6 +48,13 @@ def import_all() -> None:
                 importlib.import_module(module.name)
 
 
+def import_libraries() -> None:
+    """Import the large libraries that are installed of those that test files import."""
+    for name in ("hypothesis", "numpy", "torch", "triton.runtime.interpreter"):
+        with suppress(ImportError):
+            importlib.import_module(name)
+
+
 def read_entry_points_once() -> None:
     """Keep the entry points of each installed distribution in this process until their file changes.
 
