@@ -227,7 +227,7 @@ def test_an_adapter_that_autotune_tuners_excludes_is_not_loaded(
     unknown.stderr.fnmatch_lines([f"*unknown tuner 'handroled' (known: {', '.join(TUNERS)}, handrolled, raising)"])
 
 
-def test_a_library_with_another_signature_is_bypassed(third_party: Suite, section: Any) -> None:
+def test_a_library_of_another_signature_tunes_without_the_plugin(third_party: Suite, section: Any) -> None:
     third_party.dump()
     third_party.pytester.makeconftest("import handrolled\nhandrolled.Tuned.choose = lambda self, these: 1\n")
 

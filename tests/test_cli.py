@@ -496,7 +496,7 @@ def report(
     Path(path).write_text(to_json(result))
 
 
-def test_prune_drops_entries_that_no_report_looked_up(run: Run) -> None:
+def test_prune_drops_entries_that_are_used_in_no_report(run: Run) -> None:
     write("a.textproto", entry(1), entry(2), entry(3), entry(True))
     report("1.json", [entry(3)], [entry(1), entry(2)])
     report("2.json", [entry(2), entry(3)], [entry(1)])

@@ -15,7 +15,7 @@ WAIT_S = 30.0
 
 
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
-def test_an_error_in_the_pools_block_drops_jobs_not_yet_begun(error: type[BaseException]) -> None:
+def test_an_error_in_the_with_block_of_a_pool_drops_waiting_jobs(error: type[BaseException]) -> None:
     compiled: list[int] = []
     begun, go_on = threading.Event(), threading.Event()
     pool = CompilePool(1)
@@ -40,7 +40,7 @@ def test_an_error_in_the_pools_block_drops_jobs_not_yet_begun(error: type[BaseEx
     assert compiled == []
 
 
-def test_leaving_the_pools_block_waits_for_all_jobs() -> None:
+def test_leaving_the_with_block_of_a_pool_waits_for_all_jobs() -> None:
     compiled: list[int] = []
     with CompilePool(2) as pool:
         for number in range(5):

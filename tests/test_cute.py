@@ -121,7 +121,7 @@ def test_each():
 """
 
 
-def test_another_dtype_class_or_none_argument_is_another_problem(suite: AdapterSuite) -> None:
+def test_an_argument_of_another_dtype_or_class_is_a_new_problem(suite: AdapterSuite) -> None:
     """No kernel is launched for a call with another class, or with a tensor in place of None."""
     (suite.folder / "test_compiled_in.py").write_text(COMPILED_IN)
     report = suite.report("test_compiled_in.py", "--autotune-dump=compiled.textproto")
@@ -209,7 +209,7 @@ def test_cute_functions_imported_early_by_a_conftest_are_hooked(suite: AdapterSu
 
 
 @pytest.mark.skipif(IS_REAL, reason="edits the stand-in")
-def test_a_cute_with_another_signature_is_bypassed_with_a_line(suite: AdapterSuite) -> None:
+def test_a_cute_of_another_signature_tunes_without_the_plugin(suite: AdapterSuite) -> None:
     path = suite.library / "cutlass/testing.py"
     path.write_text(
         path.read_text().replace("    stream: Any = None,\n)", "    stream: Any = None,\n    prune: Any = None,\n)")

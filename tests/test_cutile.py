@@ -88,7 +88,7 @@ def test_a_failure_by_a_wrong_libnvvm_gives_a_note_and_a_remedy(suite: AdapterSu
 
 
 @pytest.mark.skipif(IS_REAL, reason="edits the stand-in")
-def test_a_cutile_with_another_signature_is_bypassed_with_a_line(suite: AdapterSuite) -> None:
+def test_a_cutile_of_another_signature_tunes_without_the_plugin(suite: AdapterSuite) -> None:
     """The summary has a single line, and cutile tunes by itself."""
     path = suite.library / "cuda/tile/tune/__init__.py"
     path.write_text(

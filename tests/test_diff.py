@@ -35,7 +35,7 @@ def test_an_entry_with_only_new_versions_is_a_versions_change() -> None:
     assert kinds([entry()], [replace(entry(), versions=Versions.parse("triton 4"))]) == [ChangeKind.VERSIONS]
 
 
-def test_a_moved_or_edited_kernel_is_one_change_not_two() -> None:
+def test_a_moved_or_edited_kernel_is_one_change_in_the_diff() -> None:
     """Without a digest of its source, a moved kernel is an added entry and a removed entry."""
 
     def of(kernel: str = "lib.add", code: str = "") -> Entry:
@@ -109,7 +109,7 @@ def test_another_fastest_candidate_is_a_changed_choice() -> None:
     assert kinds([template(1.0)], [template(9.0)]) == [ChangeKind.CHOICE]
 
 
-def test_different_native_bytes_are_a_changed_choice() -> None:
+def test_other_xla_bytes_are_a_changed_choice() -> None:
     old = replace(entry(), choice=None, native=b"1")
 
     assert kinds([old], [replace(old, native=b"2")]) == [ChangeKind.CHOICE]

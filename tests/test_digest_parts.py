@@ -101,7 +101,7 @@ def test_a_source_difference_names_edited_and_added_functions(before: Digest, no
         "two forms",
     ],
 )
-def test_a_search_difference_names_added_and_gone_candidates(before: Digest, now: Digest, words: str) -> None:
+def test_a_stale_reason_names_added_and_removed_candidates(before: Digest, now: Digest, words: str) -> None:
     assert describe_difference("search", before, now) == words
 
 

@@ -107,9 +107,7 @@ class ExportedLibrary:
 
 
 @pytest.mark.filterwarnings("ignore:distance_library")
-def test_the_nearest_entry_has_the_fewest_doublings_in_its_sizes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_nearest_entry_is_chosen_by_the_ratio_of_its_sizes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     entries = [entry(1, 96, 4096), entry(2, 100, 104)]
     wanted = problem(Value("M", 96), Value("N", 100), Value("a.dtype", "fp16", "dtype"))
 
@@ -119,7 +117,9 @@ def test_the_nearest_entry_has_the_fewest_doublings_in_its_sizes(
 
 
 @pytest.mark.filterwarnings("ignore:distance_library")
-def test_run_use_and_export_pick_the_same_nearest_entry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_and_use_and_an_export_pick_the_same_nearest_entry(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Small sizes make many entries equally near. The test looks up 25 keys of each of 200 kernels."""
     chance = random.Random(37)
     entries: list[Entry] = []
@@ -187,7 +187,7 @@ def test_the_exported_module_copies_the_distance_functions() -> None:
         pytest.param({"x": "9" * 5000}, {"x": "9" * 5001}, (0, 0.0), id="numbers without end"),
     ],
 )
-def test_key_distance_is_symmetric_and_counts_size_doublings(
+def test_the_distance_of_keys_is_symmetric_and_uses_size_ratios(
     wanted: dict[str, Any], has: dict[str, Any], expected: tuple[int, float]
 ) -> None:
     assert distance(wanted, has) == pytest.approx(expected)

@@ -65,7 +65,7 @@ def test_an_event_keeps_a_problem_that_differs_from_its_entry(kernel: str) -> No
     assert decoded.entry.problem.key == entry.problem.key
 
 
-def test_a_lookup_survives_encoding_as_a_log_line() -> None:
+def test_a_hit_or_miss_survives_encoding_as_a_log_line() -> None:
     line = lookup().to_event().encode()
 
     assert Lookup.from_event(Event.decode(line)) == lookup()

@@ -74,7 +74,7 @@ def export(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Export:
     return Export(tmp_path, capsys)
 
 
-def test_fla_finds_the_choice_by_device_kernel_and_key(export: Export) -> None:
+def test_fla_finds_a_choice_by_its_device_its_kernel_and_its_key(export: Export) -> None:
     large = entry(64, *values(H=16, BT=64, scale=0.5, mode="sum", g=None), dtype("k"), dtype("g", "fp32"))
     small = entry(32, *values(H=8, BT=64, scale=0.5, mode="sum", g=None), dtype("k"), dtype("g", "fp32"))
     other = entry(128, *values(H=16, BT=64, scale=0.5, mode="sum", g=None), dtype("k"), dtype("g", "fp32"), device=H100)

@@ -119,7 +119,7 @@ def test_without_a_writable_lock_folder_there_is_a_one_line_note(base: Path, mon
 
 
 @pytest.mark.parametrize("worker", ["gw0", "GPU_B-1"])
-def test_removing_a_run_folder_removes_its_workers_files(tmp_path: Path, worker: str) -> None:
+def test_removing_a_run_folder_removes_the_files_of_its_workers(tmp_path: Path, worker: str) -> None:
     shared = SharedFolder(tmp_path)
     folder = run_folder(shared)
     member = RunMembership(folder)

@@ -187,7 +187,7 @@ def test_a_git_lfs_pointer_is_an_error_that_says_git_lfs_pull(format):
 
 
 @every_text
-def test_an_error_about_a_line_of_a_megabyte_stays_short(format):
+def test_an_error_in_a_line_of_a_megabyte_has_a_short_message(format):
     text = encode(Cache((MATMUL,)), format).decode()
     for damaged in (text.replace("1024", "x" * 1_400_000), text.replace("key", "k" * 1_400_000), "a " * 700_000):
         assert len(told(damaged, format)) < 500

@@ -247,7 +247,7 @@ def test_an_expected_error_or_wrong_result_rejects_a_candidate() -> None:
     assert tune("lax", space=space, run=run, strict=False, measuring=AS_TOLD) == 3
 
 
-def test_a_candidates_error_with_bytes_outside_utf8_is_recorded() -> None:
+def test_an_error_text_outside_utf8_is_recorded_for_a_candidate() -> None:
     def run(config: int) -> float:
         if config == 1:
             raise InvalidConfiguration("cannot open '/tmp/\udcff'")
@@ -314,7 +314,7 @@ def test_setup_reset_and_verify_are_called_in_order_around_runs() -> None:
     assert seen[8:11] == ["setup", "reset", "run"]
 
 
-def test_a_callers_clock_measures_once_and_decides_without_ties() -> None:
+def test_a_clock_of_the_user_measures_once_and_knows_no_ties() -> None:
     """A difference of 0.4 % between the clock's times is enough."""
     times = {1: iter([100.4]), 2: iter([100.0]), 3: iter([200.0])}
 
@@ -537,7 +537,7 @@ def test_a_function_from_eval_has_no_source_and_a_label_says_so() -> None:
     assert recorded(source=[identity, unread]).label == of_lambda.label
 
 
-def test_the_digest_of_a_source_file_follows_its_text(tmp_path: Path) -> None:
+def test_the_digest_of_a_source_file_changes_only_with_its_text(tmp_path: Path) -> None:
     """The kind of line ends does not matter."""
     file = tmp_path / "kernel.cu"
     file.write_bytes(b"a\nb")

@@ -366,7 +366,7 @@ def test_on_miss_error_fails_the_test_for_an_error_of_the_plugin() -> None:
     assert session.notes == ["toy: internal error in the session: AttributeError: params"]
 
 
-def test_on_miss_error_fails_for_an_adapter_error_before_lookup(library: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_on_miss_error_fails_if_an_adapter_raises_at_the_start(library: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     hook = replacing_choose(FailsBeforeItLooksUp())
     strict = Policy(on_miss="error")
     message = "autotune: MISS toy: internal error in choose(): AttributeError: no such field"

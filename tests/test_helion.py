@@ -239,7 +239,7 @@ def test_helions_best_of_k_trials_are_recorded_as_one_entry(kernels: Any, hooked
 
 
 @needs_toy
-def test_a_hooked_helion_tunes_despite_its_own_cache(kernels: Any) -> None:
+def test_helion_tunes_although_its_own_cache_has_an_entry(kernels: Any) -> None:
     cache = sys.modules["helion.autotuner"].LocalAutotuneCache
     kernel = make_kernel(kernels, kernels.double.fn)
     cache.entries[kernel.name] = kernels.helion.Config(block_sizes=[7])

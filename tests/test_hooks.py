@@ -82,7 +82,7 @@ def session_of(entries: tuple[Entry, ...] | None = None, **policy: Any) -> Sessi
     ],
     ids=["dump", "load with entries", "load without", "update", "asked for", "a part asked for", "another asked for"],
 )
-def test_a_costly_adapter_is_hooked_only_if_it_has_work(
+def test_a_costly_adapter_hooks_its_library_only_if_it_has_work(
     session: Session, tuners: tuple[str, ...] | None, hooked: int
 ) -> None:
     hooks = Hooks(session, tuners)
@@ -107,7 +107,7 @@ def test_a_cache_loaded_by_a_test_hooks_its_adapter_once() -> None:
     hooks.uninstall()
 
 
-def test_an_adapter_is_hooked_when_its_library_is_imported(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_adapter_hooks_its_library_when_tests_import_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "costly_library")
     adapter_module = sys.modules.pop("costly_adapter")
     session = session_of((ENTRY,))
@@ -127,7 +127,7 @@ def test_an_adapter_is_hooked_when_its_library_is_imported(monkeypatch: pytest.M
     hooks.uninstall()
 
 
-def test_an_adapter_that_cannot_be_imported_is_bypassed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_continues_without_an_adapter_that_fails_to_import(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "costly_adapter")
     session = session_of((ENTRY,))
     hooks = Hooks(session, None)
@@ -151,7 +151,7 @@ class Empty(Loader):
 
 
 @pytest.mark.parametrize("has_wrapts", [True, False])
-def test_an_adapter_is_hooked_despite_other_import_finders(monkeypatch: pytest.MonkeyPatch, has_wrapts: bool) -> None:
+def test_an_adapter_hooks_its_library_beside_foreign_finders(monkeypatch: pytest.MonkeyPatch, has_wrapts: bool) -> None:
     monkeypatch.delitem(sys.modules, "costly_library")
     wrapt.register_post_import_hook(lambda module: None, "wrapt has its finder now")
     wrapts = [finder for finder in sys.meta_path if "wrapt" in type(finder).__module__]
@@ -212,7 +212,7 @@ def test_tuner_options_match_by_prefix_up_to_a_dot(
         assert is_excluded("inductor.config", "triton_poi_fused_add") is ignored
 
 
-def test_a_paused_or_ended_session_answers_no_lookup(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_paused_or_ended_session_gives_no_entry(capsys: pytest.CaptureFixture[str]) -> None:
     """After the end of the run, one line names each kernel, except for kernels that the user left out."""
     session = session_of(ignore=("toy:lib.left_out",))
     session.is_paused = True

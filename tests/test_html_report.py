@@ -80,7 +80,7 @@ def test_the_html_page_shows_the_verdict_without_javascript() -> None:
     assert "<noscript><p>1 hit, 1 miss, 1 stale; 3 tuned in 4.5s." in page
 
 
-def test_the_html_page_of_a_run_without_lookups_is_not_passed() -> None:
+def test_the_html_page_of_a_run_without_kernels_is_not_passed() -> None:
     assert '<p id="verdict" class="unjudged">no test called an autotuned kernel; 3 loaded entries not used</p>' in (
         to_html(result(loaded=(("c.textproto", 3),)))
     )

@@ -500,7 +500,7 @@ def test_an_inductor_choice_that_does_not_compile_is_stale(
     assert re.search(r"STALE .*triton_per_fused__softmax_add_relu .*: the choice does not compile: ", run.output)
 
 
-def test_each_template_problem_is_measured_once_and_then_a_hit(template_runs: Runs) -> None:
+def test_each_inductor_template_is_measured_once_and_then_a_hit(template_runs: Runs) -> None:
     dumped, loaded = template_runs.dump.facts[""], template_runs.load.facts[""]
 
     assert [test for test, number in dumped.items() if number == 0] == []
@@ -884,7 +884,7 @@ def test_a_template_key_has_non_default_cpp_settings_on_a_cpu() -> None:
         assert key_of_call(on_cpu) == {"settings": "cpp.enable_unsafe_math_opt_flag=True, cpp.simdlen=1"}
 
 
-def test_a_template_without_library_call_has_a_code_digest_key() -> None:
+def test_the_key_of_a_generated_template_is_a_digest_of_its_code() -> None:
     first, second = template("code-1", "flex_1"), template("code-2", "flex_1")
     first.layout, first.input_nodes = ExternKernelCaller().layout, ExternKernelCaller().input_nodes
     second.layout, second.input_nodes = first.layout, first.input_nodes
@@ -932,7 +932,7 @@ def call(args):
         ("128", "256", False),
     ],
 )
-def test_a_fusion_digest_ignores_device_index_and_comments(old: str, new: str, same: bool) -> None:
+def test_the_digest_of_a_fusion_ignores_devices_and_comments(old: str, new: str, same: bool) -> None:
     changed = MEASURED.replace(old, new)
 
     assert changed != MEASURED

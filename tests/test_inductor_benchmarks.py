@@ -128,7 +128,7 @@ def test_inductor_itself_times_cpu_calls_and_unknown_calls(deterministic: bool, 
         assert inductor.benchmarker.benchmark(lambda: 5.0, **arguments) == INDUCTORS_TIME_MS
 
 
-def test_a_call_that_raises_goes_on_to_inductors_benchmark() -> None:
+def test_a_call_that_raises_is_repeated_by_inductors_benchmark() -> None:
     inductor = Inductor()
     part, session = hooked(inductor, Gpu())
 

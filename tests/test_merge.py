@@ -200,7 +200,7 @@ def test_a_pruned_entry_is_removed_unless_the_run_used_it() -> None:
     assert merged.cache.entries == (used,)
 
 
-def test_of_two_workers_measurements_the_faster_one_is_merged() -> None:
+def test_the_merge_keeps_the_faster_of_two_workers_measurements() -> None:
     slow, fast = entry(times={"a": 10.0, "b": 11.0}), entry(times={"a": 9.0, "b": 8.0})
 
     merged = merge_run(Cache(), [MeasuredEntry(slow, "gw0"), MeasuredEntry(fast, "gw1")])

@@ -93,7 +93,7 @@ def race(
     return running.choice, results, Counter(launched)
 
 
-def test_a_race_finds_the_fastest_of_kernels_of_5_microseconds() -> None:
+def test_a_race_finds_the_fastest_among_kernels_of_about_5_us() -> None:
     """A kernel may run for less time than its launch takes. The race still finds the fastest kernel and its time."""
     times_us = [6.0, 5.0, 4.6, 4.3, 4.5, 9.0]
 

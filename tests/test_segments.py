@@ -327,7 +327,7 @@ def test_a_store_that_is_slow_and_then_hangs_costs_10_seconds(serial_suite: Suit
     assert time.monotonic() - started < 10
 
 
-def test_a_markers_unreachable_store_is_asked_only_once_per_run(serial_suite: Suite, section, url: str, proxy) -> None:
+def test_an_unreachable_store_of_a_marker_is_tried_once_per_run(serial_suite: Suite, section, url: str, proxy) -> None:
     suite = serial_suite.write(
         test_a=f"""
         import pytest
@@ -700,7 +700,7 @@ def test_a_damaged_local_copy_of_a_store_is_not_used(url: str, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("place", ["behind a link", "in the folder"])
-def test_reading_a_store_removes_only_its_own_old_local_copies(url: str, tmp_path: Path, place: str) -> None:
+def test_reading_a_store_removes_only_old_copies_of_that_store(url: str, tmp_path: Path, place: str) -> None:
     location = replace(Location.parse(url, Path()), local_copy=tmp_path / "keep")
     add(url, entry(1))
     SegmentStore(location).read()

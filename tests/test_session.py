@@ -77,7 +77,7 @@ def test_an_entry_that_the_adapter_rejects_is_stale() -> None:
     assert lookups[0].entry.choice == SLOW
 
 
-def test_asking_for_the_next_entry_without_rejecting_raises() -> None:
+def test_an_adapter_must_reject_an_entry_to_get_the_next_one() -> None:
     """Without the check, an adapter that forgets the rejection would get the same entry for ever."""
     recorded, _ = a_session()
     session, _ = a_session((tune(recorded),))
@@ -138,7 +138,7 @@ def test_failed_candidates_are_recorded_with_stable_reasons() -> None:
     assert [len(failed_candidate.failed) for failed_candidate in lookups[0].entry.candidates] == [200] * 5
 
 
-def test_a_recorded_failure_is_a_hit_that_takes_no_claim() -> None:
+def test_an_entry_of_a_failed_tuning_is_a_hit_without_waiting() -> None:
     recorded, first = a_session()
     fail(recorded, "too large")
     claims = Claims()
@@ -155,7 +155,7 @@ def test_a_recorded_failure_is_a_hit_that_takes_no_claim() -> None:
 
 
 @pytest.mark.parametrize("policy", [{"on_stale": "error"}, {"on_miss": "error"}])
-def test_a_recorded_failure_that_works_now_is_stale(policy: dict[str, str]) -> None:
+def test_an_entry_is_stale_if_its_failed_candidate_works_now(policy: dict[str, str]) -> None:
     recorded, first = a_session()
     fail(recorded, "too large")
     session, lookups = a_session((first[0].entry,), **policy)
@@ -166,7 +166,7 @@ def test_a_recorded_failure_that_works_now_is_stale(policy: dict[str, str]) -> N
     assert [(lookup.outcome, lookup.entry.choice) for lookup in lookups] == [(Outcome.STALE, FAST)]
 
 
-def test_the_reason_of_a_stale_lookup_names_only_changed_parts() -> None:
+def test_the_reason_of_a_stale_row_names_only_changed_parts() -> None:
     def ask(version: int) -> Lookup:
         session, lookups = a_session((entry,))
         with session.tuning(AnyChoice(problem(), [Value("source", "b", "digest"), Value("version", version)])):
@@ -198,7 +198,7 @@ def test_the_stale_reason_compares_with_the_most_similar_entry() -> None:
     assert "(kernel, square)" in lookups[0].reason
 
 
-def test_lookups_of_eight_threads_at_once_are_all_recorded() -> None:
+def test_hits_and_misses_of_eight_threads_are_all_recorded() -> None:
     session, lookups = a_session()
     barrier = threading.Barrier(8)
 
@@ -243,7 +243,7 @@ def test_a_tuning_inside_a_tuning_never_waits_for_other_workers() -> None:
     assert claims.waits == [True, False, True]
 
 
-def test_a_lookup_that_the_tuner_reports_has_the_current_test() -> None:
+def test_a_result_that_a_tuner_reports_has_the_current_test() -> None:
     session, lookups = a_session()
     session.current_test = "test_a.py::test_a"
 
@@ -260,7 +260,7 @@ def test_a_lookup_that_the_tuner_reports_has_the_current_test() -> None:
         ({"on_stale": "error"}, Outcome.STALE),
     ],
 )
-def test_lookups_that_a_tuner_reports_are_kept_before_an_error(policy: dict[str, str], outcome: Outcome) -> None:
+def test_results_that_a_tuner_reported_stay_after_its_error(policy: dict[str, str], outcome: Outcome) -> None:
     session, lookups = a_session((), **policy)
 
     hit = Lookup(Identity(problem("other"), ()), outcome=Outcome.HIT)

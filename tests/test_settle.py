@@ -116,7 +116,7 @@ def test_the_report_shows_the_committed_choice_after_a_tie() -> None:
 
 
 @pytest.mark.parametrize("dumps", [True, False])
-def test_the_report_shows_the_undisturbed_one_of_two_searches(dumps: bool) -> None:
+def test_the_report_shows_the_search_that_nothing_disturbed(dumps: bool) -> None:
     disturbed = searched(entry(problem(), "a", a=1.0, b=2.0), is_disturbed=True, test="test_a.py::test")
     good = searched(entry(problem(), "b", a=9.0, b=2.0), test="test_b.py::test")
 
@@ -175,7 +175,7 @@ def test_a_recovered_tuning_is_dropped_if_this_run_tuned_anew() -> None:
     assert finished(beginning(), collected_run).recovered_count == 0
 
 
-def test_loaded_entries_missing_in_a_dump_are_counted_by_gpu(capsys: pytest.CaptureFixture[str]) -> None:
+def test_loaded_entries_that_a_dump_lacks_are_counted_by_gpu(capsys: pytest.CaptureFixture[str]) -> None:
     asked, stale = entry(problem(M=1)), entry(problem(M=2))
     missing = [entry(problem(M=3)), *(entry(problem(M=m, device=OTHER)) for m in range(7))]
     collected_run = collected(

@@ -561,7 +561,7 @@ kernel = define("def kernel(x):\\n    y = SCALE\\n    return x * y + {added}\\n"
 """
 
 
-def test_the_digest_follows_source_text_passed_to_triton(load) -> None:
+def test_the_digest_changes_with_source_text_passed_to_triton(load) -> None:
     pytest.importorskip("triton")
     variants = [load(GIVEN.format(scale=scale, added=added)) for scale, added in ((1, 1), (2, 1), (1, 2), (1, 1))]
     digests = [source_digest(variant.kernel, named=False) for variant in variants]

@@ -78,7 +78,7 @@ def test_code_stored_in_a_callable_object_is_in_the_digest(load, used: str) -> N
 
 
 @pytest.mark.parametrize("run", ["slot", "nested", "dispatch", "inner"])
-def test_the_code_inside_a_callable_run_object_is_in_the_digest(load, run: str) -> None:
+def test_the_digest_covers_the_code_in_an_object_passed_as_run(load, run: str) -> None:
     before = getattr(load(STORED), run)
     after = getattr(load(STORED.replace("return 1", "return 10")), run)
     assert source_text(before) == source_text(getattr(load(STORED), run))

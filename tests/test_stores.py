@@ -462,7 +462,7 @@ for number in range(40):
     assert seen <= {len(few), len(many)}
 
 
-def test_a_users_file_in_place_of_the_lock_is_kept(tmp_path):
+def test_a_file_of_the_user_at_the_path_of_the_lock_is_kept(tmp_path):
     lock = tmp_path / ".c.textproto.lock"
     lock.write_text("mine")
     assert update(tmp_path / "c.textproto", adding(entry("add"))).beside

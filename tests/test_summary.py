@@ -93,7 +93,7 @@ def test_the_summary_names_ten_untracked_kernels() -> None:
     assert len([line for line in shown(summary, 1) if line.startswith("UNTRACKED")]) == 12
 
 
-def test_a_run_without_lookups_names_a_missing_adapter() -> None:
+def test_a_run_that_used_no_entry_names_a_missing_adapter() -> None:
     """Entries are loaded for a tuner that has no adapter. The summary names the tuner and counts the entries."""
     summary = result(loaded=(("cache.pb", 2),), devices_by_tuner={"gone": frozenset()}, adapters=("toy",))
 

@@ -34,14 +34,14 @@ def test_different_seeds_and_problems_get_different_candidates() -> None:
 
 
 @pytest.mark.parametrize("number", [1, 2, 5, 7])
-def test_seven_sweep_parts_cover_up_to_seven_candidates(number: int) -> None:
+def test_a_sweep_in_7_parts_covers_up_to_seven_candidates(number: int) -> None:
     """Every candidate comes first in at least one of the seven parts of a sweep."""
     for m in range(20):
         firsts = [parse(f"{part}/7").ordered(problem(M=m), candidates(number))[0] for part in range(1, 8)]
         assert set(firsts) == set(candidates(number))
 
 
-def test_seven_sweep_parts_of_30_candidates_begin_differently() -> None:
+def test_the_7_parts_of_a_sweep_begin_with_different_candidates() -> None:
     """Each of seven sweeps over 30 candidates begins with a different candidate."""
     firsts = [parse(f"{part}/7").ordered(problem(), candidates(30))[0] for part in range(1, 8)]
 

@@ -261,7 +261,7 @@ def test_an_entry_whose_choice_is_pruned_away_is_stale(session) -> None:
     assert loaded.outcomes == [] or loaded.lookups[0].outcome is Outcome.STALE
 
 
-def test_a_kernel_pruned_to_one_candidate_has_no_lookup(session) -> None:
+def test_a_kernel_pruned_to_one_candidate_is_not_in_the_summary(session) -> None:
     """Triton launches the only candidate that is left. The adapter neither measures nor counts it."""
     first = session(is_dumping=True)
     bench = Bench()
@@ -404,7 +404,7 @@ def test_the_documented_conftest_makes_a_subclass_record_entries(session, monkey
     assert bench.calls == 0
 
 
-def test_a_kernel_first_called_while_paused_is_looked_up_later(session) -> None:
+def test_a_kernel_first_called_while_paused_is_recorded_later(session) -> None:
     """A test with an empty memory calls the kernel first while the session is paused. The next call is a lookup."""
     first = session(is_dumping=True)
     first.run.paused = True
@@ -451,7 +451,7 @@ def test_heuristics_around_a_users_wrapper_are_in_the_key(session) -> None:
     assert limits == [10, 20]
 
 
-def test_heuristics_created_before_hooking_are_in_the_key(session) -> None:
+def test_heuristics_made_before_the_plugin_starts_are_in_the_key(session) -> None:
     limit = 10
     kernel = triton.heuristics({"n": lambda arguments: limit})(copy_kernel(Bench(), key=()))
     first = session(is_dumping=True)
@@ -605,7 +605,7 @@ def failing_call(kernel: Any, error: Exception) -> None:
 
 
 @pytest.mark.parametrize(("error", "reason"), FAILURES)
-def test_a_repeatable_failure_of_all_candidates_is_a_later_hit(session, error, reason) -> None:
+def test_an_entry_is_a_hit_if_all_candidates_fail_as_recorded(session, error, reason) -> None:
     """Every candidate fails for a reason that the next run will see again.
 
     The next run counts a hit and adds no note.
@@ -625,7 +625,7 @@ def test_a_repeatable_failure_of_all_candidates_is_a_later_hit(session, error, r
     assert loaded.run.notes == []
 
 
-def test_a_recorded_failure_is_stale_if_a_candidate_works(session) -> None:
+def test_an_entry_without_a_choice_is_stale_if_a_candidate_works(session) -> None:
     """The entry says that every candidate failed. The kernel is tuned again and gets a choice."""
     first = session(is_dumping=True)
     call(copy_kernel(Refuses(TOO_LARGE)))
@@ -774,7 +774,7 @@ def test_a_kernel_with_an_observing_post_hook_is_uncacheable(session) -> None:
     assert loaded.lookups[-1].reason == "its post_hook observes each search, so the search cannot be skipped"
 
 
-def test_a_librarys_kernel_with_a_partial_post_hook_is_recorded(session) -> None:
+def test_a_library_kernel_with_a_partial_post_hook_is_recorded(session) -> None:
     """Libraries use a ``partial``, a method or a decorated function as post_hook."""
     first = session(is_dumping=True)
     kernel = copy_kernel(Bench(), post_hook=partial(restores))
@@ -839,7 +839,7 @@ def test_tritons_disk_cache_is_used_unless_the_run_dumps(session, monkeypatch, d
     assert bool(keys) is not dumping
 
 
-def test_cache_results_set_by_the_user_survives_unhooking(session) -> None:
+def test_cache_results_set_by_the_user_is_kept_after_the_run(session) -> None:
     before = copy_kernel(None)
     first = session(is_dumping=True)
     during = copy_kernel(None)

@@ -664,7 +664,7 @@ def test_a_candidate_that_does_not_compile_is_recorded_failed(run) -> None:
 
 @pytest.mark.skipif(not compiles_in_pools(), reason="this Triton compiles in no threads")
 @pytest.mark.usefixtures("absent_gpu")
-def test_a_candidate_that_fails_in_a_thread_is_compiled_again(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_candidate_that_fails_in_a_compile_thread_is_retried(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """A candidate fails in a compile thread only.
 
     The main thread compiles it again, and no candidate is recorded as failed.
@@ -817,7 +817,7 @@ def test_verify_does_not_race_a_kernel_with_its_own_benchmark(run, absent_gpu) -
     assert verdict.not_raced == "the kernel has its own benchmark"
 
 
-def test_if_autotuner_lacks_bench_hits_work_and_are_not_raced(run, absent_gpu, monkeypatch) -> None:
+def test_without_autotuner_bench_a_hit_works_but_is_not_raced(run, absent_gpu, monkeypatch) -> None:
     absent_gpu.times_us = {16: 10.0, 32: 20.0}
     lookups = run(is_dumping=True)
     hooked_kernel([16, 32])[(1,)](torch.zeros(128), torch.zeros(128), 3)
@@ -840,7 +840,7 @@ def test_if_autotuner_lacks_bench_hits_work_and_are_not_raced(run, absent_gpu, m
     assert session.unhooked_tuners == {}, "hits need no race, so no gate fails"
 
 
-def test_a_kernel_with_an_autotuning_listener_is_uncacheable(run, absent_gpu, monkeypatch) -> None:
+def test_a_kernel_is_uncacheable_if_a_hook_observes_its_tuning(run, absent_gpu, monkeypatch) -> None:
     """A listener in Triton's knobs.autotuning makes the lookup uncacheable."""
     seen: list[Any] = []
     lookups = run(is_dumping=True)

@@ -338,7 +338,7 @@ def test_a_helper_that_closes_over_an_object_is_uncacheable(session, inner: bool
     assert "scale of" in lookup.reason
 
 
-def test_helpers_made_by_one_factory_get_separate_entries(have_own_choices) -> None:
+def test_kernels_with_different_helpers_get_separate_entries(have_own_choices) -> None:
     assert have_own_choices(*(lambda bench, scale=scale: with_helper(bench, make_act(scale)) for scale in (2.0, 3.0)))
 
 

@@ -207,7 +207,7 @@ def test_a_pruner_that_leaves_no_candidate_raises_tritons_error(session) -> None
     assert (first.lookups, first.run.notes) == ([], [])
 
 
-def test_a_pruner_gets_the_kernels_own_candidate_objects(session) -> None:
+def test_a_pruner_gets_the_same_config_objects_as_the_kernel_has(session) -> None:
     """The pruner gets the kernel's own list and candidates, and sees itself in the kernel."""
     listed = made(16, 32, 64)
     small, _, large = listed
@@ -286,7 +286,7 @@ def test_changes_of_a_pruner_stay_in_an_ignored_kernel(session) -> None:
     assert [config.kwargs["BLOCK"] for config in autotuner.configs] == [8, 16, 32]
 
 
-def test_after_a_plugin_error_the_pruners_candidates_launch(session, monkeypatch) -> None:
+def test_after_a_plugin_error_candidates_of_the_pruner_launch(session, monkeypatch) -> None:
     """The launch gets the candidates that it would get without the plugin."""
 
     def broken(config: Any) -> Any:
@@ -299,7 +299,7 @@ def test_after_a_plugin_error_the_pruners_candidates_launch(session, monkeypatch
     assert ["an error of our own" in note for note in first.run.notes] == [True]
 
 
-def test_a_pruner_gets_a_tuple_if_the_kernels_list_is_a_tuple(session) -> None:
+def test_a_pruner_gets_a_tuple_if_the_configs_are_a_tuple(session) -> None:
     """A kernel's candidates may be a tuple, which no pruner can shorten."""
     first = session(is_dumping=True)
     autotuner = kernel(lambda configs, named, **kwargs: configs[1:] if configs is listed else [])
@@ -310,7 +310,7 @@ def test_a_pruner_gets_a_tuple_if_the_kernels_list_is_a_tuple(session) -> None:
     assert first.run.notes == []
 
 
-def test_a_pruners_new_candidates_keep_the_kwargs_it_changed(session) -> None:
+def test_new_candidates_of_a_pruner_keep_their_changed_kwargs(session) -> None:
     """The new candidates keep the change when the kernel's candidates lose it."""
 
     def halved_anew(configs: Any, named: Any, **kwargs: Any) -> Any:
@@ -325,7 +325,7 @@ def test_a_pruners_new_candidates_keep_the_kwargs_it_changed(session) -> None:
     assert [config.kwargs["BLOCK"] for config in autotuner.configs] == [16, 32, 64]
 
 
-def test_a_pruners_change_of_true_to_1_is_undone(session) -> None:
+def test_a_pruner_that_changes_true_to_1_is_undone(session) -> None:
     """A digest holds the type of a value, so ``1`` in place of ``True`` is a change."""
 
     def retyped(configs: Any, named: Any, **kwargs: Any) -> Any:

@@ -110,7 +110,7 @@ def test_each_miss_of_use_is_logged_and_only_the_first_warns(
     }
 
 
-def test_a_miss_of_use_is_as_fast_after_thousands_of_misses(library: Library) -> None:
+def test_use_handles_a_miss_as_fast_after_thousands_of_misses(library: Library) -> None:
     shipped = library.ships(entry(16, 2), options="report='misses.jsonl'")
     timed = "(t := __import__('time').perf_counter(), [mylib.scale(n) for n in range({}, {})], t - __import__('time')"
     timed += ".perf_counter())[2]"

@@ -73,7 +73,7 @@ def test_an_xla_entry_with_dots_in_its_name_stays_in_the_folder(tmp_path: Path) 
     assert list(tmp_path.rglob("*")) == [folder]
 
 
-def test_native_bytes_of_another_problem_raise_cache_error() -> None:
+def test_xla_bytes_of_another_problem_raise_a_cache_error() -> None:
     ours = entries.to_entry(new_entry("a" * 32), H200)
     other = entries.to_entry(new_entry("b" * 32), H200)
 

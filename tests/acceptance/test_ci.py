@@ -120,7 +120,7 @@ def test_a_failed_gate_is_in_annotations_step_summary_and_junit(
     assert command == "Re-run with --autotune-load=cache.textproto --autotune-update to update the cache."
 
 
-def test_the_gates_junit_case_passes_if_the_gate_passes(serial_outdated: Suite) -> None:
+def test_the_junit_case_of_the_gate_passes_if_the_gate_passes(serial_outdated: Suite) -> None:
     """Without a gate, junit.xml has no case."""
     serial_outdated.load("--autotune-max-misses=1", "--junitxml=junit.xml")
     assert list(cases(serial_outdated)["gate"]) == []
@@ -129,7 +129,7 @@ def test_the_gates_junit_case_passes_if_the_gate_passes(serial_outdated: Suite) 
     assert cases(serial_outdated) == {}
 
 
-def test_the_gates_junit_case_is_skipped_if_nothing_was_loaded(serial_outdated: Suite) -> None:
+def test_the_junit_case_of_the_gate_is_skipped_without_a_load(serial_outdated: Suite) -> None:
     serial_outdated.dump("-oautotune_max_misses=0", "--junitxml=junit.xml")
 
     skipped = cases(serial_outdated)["gate"].find("skipped")

@@ -137,7 +137,7 @@ def workflow(name: str) -> dict[str, Any]:
     return next(content["jobs"] for content in workflows if content.get("name") == name)  # type: ignore[no-any-return]
 
 
-def test_the_update_workflow_merges_shards_caches_and_commits(tmp_path: Path) -> None:
+def test_the_update_workflow_commits_the_merged_caches_of_shards(tmp_path: Path) -> None:
     """The shards fail before the update and pass after it. A second update has nothing to commit."""
     github = GitHub(tmp_path)
     author = tmp_path / "author"

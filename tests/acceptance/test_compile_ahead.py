@@ -346,7 +346,7 @@ def test_kernels_are_compiled_ahead_only_with_a_spare_core(suite: Suite, monkeyp
     assert report["compiled_ahead"]["kernels"] == 5
 
 
-def test_dash_k_compiles_ahead_only_the_selected_tests_kernels(suite: Suite) -> None:
+def test_dash_k_compiles_ahead_only_kernels_of_selected_tests(suite: Suite) -> None:
     suite.dump()
     suite.wants(3)
 
@@ -525,7 +525,7 @@ def test_scale(monkeypatch):
 """
 
 
-def test_a_kernel_compiled_ahead_during_its_lookup_is_a_hit(suite: Suite) -> None:
+def test_a_kernel_called_while_it_is_compiled_ahead_is_a_hit(suite: Suite) -> None:
     """A thread compiles the kernel while the test looks it up. The lookup is a hit and adds no note."""
     suite.dump()
     suite.wants(0)

@@ -228,7 +228,7 @@ def pytest_unconfigure():
 """
 
 
-def test_a_lookup_after_the_end_of_the_run_warns(serial_suite: Suite, section) -> None:
+def test_a_kernel_called_after_the_end_of_the_run_gets_a_warning(serial_suite: Suite, section) -> None:
     """The hooks of a conftest ask for kernels after the gate and the reports. A line names each kernel once."""
     serial_suite.write(test_op="def test_op(tune): tune('lib.op')").prepare_dump()
     with (serial_suite.folder / "conftest.py").open("a") as conftest:

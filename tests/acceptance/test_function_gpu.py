@@ -203,7 +203,7 @@ def test_a_search_does_not_change_the_gpus_random_number_state() -> None:
     assert torch.equal(torch.rand(4, device="cuda"), without)
 
 
-def test_cupy_without_torch_reports_the_same_device_and_gpu_uuid() -> None:
+def test_cupy_alone_reports_the_device_and_uuid_torch_reports() -> None:
     pytest.importorskip("cupy")
     script = """
 import sys, json, dataclasses

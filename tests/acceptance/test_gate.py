@@ -288,7 +288,7 @@ def test_an_interrupted_run_has_no_gate_verdict(outdated: Suite) -> None:
     result.stdout.fnmatch_lines([f"{NOT_JUDGED}: the run was interrupted"])
 
 
-def test_the_gate_passes_selected_tests_without_lookups(serial_suite: Suite, section) -> None:
+def test_the_gate_passes_selected_tests_that_call_no_kernel(serial_suite: Suite, section) -> None:
     serial_suite.write().prepare_dump()
     (serial_suite.folder / "test_lib.py").write_text("def test_nothing(): pass")
 

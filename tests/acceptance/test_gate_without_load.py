@@ -76,7 +76,7 @@ def test_a_gate_is_a_usage_error_if_the_fixture_loads_nothing(serial_suite: Suit
     assert serial_suite.run("--autotune-max-misses=0").ret == pytest.ExitCode.USAGE_ERROR
 
 
-def test_a_gate_fails_if_no_loaded_entry_was_looked_up(serial_suite: Suite, section) -> None:
+def test_a_gate_fails_if_no_test_used_a_loaded_entry(serial_suite: Suite, section) -> None:
     serial_suite.write().prepare_dump()
     for test in serial_suite.folder.glob("test_*.py"):
         test.write_text("def test_nothing(): pass\n")
@@ -112,7 +112,7 @@ def test_on_miss_error_fails_a_run_whose_tests_were_all_skipped(serial_suite: Su
     assert serial_suite.load().ret == 0, "without a gate"
 
 
-def test_setup_only_passes_the_gate_without_lookups(serial_suite: Suite) -> None:
+def test_setup_only_passes_the_gate_although_no_entry_is_used(serial_suite: Suite) -> None:
     serial_suite.write().prepare_dump()
 
     result = serial_suite.load("--autotune-max-misses=0", "--autotune-fail-on-unused", "--setup-only")
@@ -135,7 +135,7 @@ def test_cpu(n): pass
 
 
 @pytest.mark.parametrize("gate", GATES)
-def test_a_gate_without_lookups_is_skipped_in_all_reports(suite: Suite, section, gate: str) -> None:
+def test_a_gate_that_compared_nothing_is_skipped_in_all_reports(suite: Suite, section, gate: str) -> None:
     suite.write().serial.prepare_dump()
     (suite.folder / "test_cpu.py").write_text(NO_KERNEL)
     reports = [f"--autotune-report=r.{kind}" for kind in ("json", "html", "md")]
@@ -161,7 +161,7 @@ def test_a_gate_without_lookups_is_skipped_in_all_reports(suite: Suite, section,
 
 
 @pytest.mark.parametrize("gate", [*GATES, "--autotune-fail-on-unused"])
-def test_the_gate_fails_for_an_empty_cache_without_lookups(serial_suite: Suite, gate: str) -> None:
+def test_the_gate_fails_if_the_cache_is_empty_and_unused(serial_suite: Suite, gate: str) -> None:
     """A part of the suite passes, because other parts may look up kernels."""
     serial_suite.write(test_lib="def test_nothing(): pass").cache.write_text("format_version: 1\n")
 
@@ -298,7 +298,7 @@ def test_a_gate_fails_if_loaded_entries_have_no_adapter(serial_suite: Suite, gat
     assert serial_suite.load(*both, *ignoring, "--autotune-tuners=toy", gate).ret == 0
 
 
-def test_the_gate_names_autotune_ignore_if_nothing_was_looked_up(serial_suite: Suite) -> None:
+def test_the_gate_mentions_autotune_ignore_if_it_excluded_all(serial_suite: Suite) -> None:
     serial_suite.write().prepare_dump()
     serial_suite.pytester.makeini("[pytest]\nautotune_ignore = toy:lib.m*\n")
     (serial_suite.folder / "test_lib.py").write_text("def test_matmul(tune): tune('lib.matmul', M=16, N=8)\n")
@@ -309,7 +309,7 @@ def test_the_gate_names_autotune_ignore_if_nothing_was_looked_up(serial_suite: S
     result.stdout.fnmatch_lines([f"!* {message} !*"])
 
 
-def test_the_gate_names_enabled_false_if_no_entry_was_looked_up(serial_suite: Suite) -> None:
+def test_the_gate_mentions_enabled_false_if_it_excluded_all(serial_suite: Suite) -> None:
     serial_suite.write().prepare_dump()
     mark = "import pytest\npytestmark = pytest.mark.autotune_cache(enabled=False)\n"
     test = f"{mark}def test_matmul(tune): tune('lib.matmul', M=16, N=8)\n"
@@ -321,7 +321,7 @@ def test_the_gate_names_enabled_false_if_no_entry_was_looked_up(serial_suite: Su
     result.stdout.fnmatch_lines([f"!* {message} !*"])
 
 
-def test_the_gate_fails_if_only_a_markers_cache_was_looked_up(serial_suite: Suite, section) -> None:
+def test_the_gate_fails_if_only_the_cache_of_a_marker_was_used(serial_suite: Suite, section) -> None:
     serial_suite.write().prepare_dump()
     skip_all(serial_suite)
     of_test = "format_version: 1\n"
@@ -342,7 +342,7 @@ def test_the_gate_fails_if_only_a_markers_cache_was_looked_up(serial_suite: Suit
     assert serial_suite.load("--autotune-max-misses=0").ret == pytest.ExitCode.TESTS_FAILED, "nothing came of it"
 
 
-def test_a_percentage_limit_counts_only_lookups_with_a_cache(serial_suite: Suite) -> None:
+def test_a_percentage_limit_counts_only_problems_with_a_cache(serial_suite: Suite) -> None:
     tune_call = "autotune_cache.tune('a', key={'n': 1}, space=[1, 2], run=str, version=1)"
     marker = "@pytest.mark.autotune_cache(load='own.textproto')\n"
     lines = (

@@ -161,7 +161,7 @@ def test_a_list_in_a_helion_config_is_readable_json_in_the_cache(helion_suite: H
 
 
 @pytest.mark.skipif(HAS_HELION, reason="changes the toy")
-def test_a_helion_with_another_signature_is_bypassed_with_a_line(helion_suite: HelionSuite) -> None:
+def test_a_helion_of_another_signature_tunes_without_the_plugin(helion_suite: HelionSuite) -> None:
     changed = "\nfrom helion.autotuner.base_search import BaseSearch\nBaseSearch.autotune = lambda self: None\n"
     conftest = helion_suite.folder / "conftest.py"
     conftest.write_text(conftest.read_text() + changed)

@@ -63,7 +63,7 @@ def a_suite(suite: Suite, kernel: str = KERNEL, test: str = TEST, version: str =
     return suite
 
 
-def test_a_choice_is_stale_if_its_library_selects_other_code(serial_suite: Suite) -> None:
+def test_a_choice_is_stale_if_the_library_calls_another_function(serial_suite: Suite) -> None:
     a_suite(serial_suite).dump()
 
     row, *_ = serial_suite.load_stale(FAST_OPS="1")
@@ -118,7 +118,7 @@ def test_a_function_without_source_but_with_version_gets_no_note(serial_suite: S
     assert not any("source" in line for line in section(serial_suite.dump()))
 
 
-def test_a_choice_that_depends_on_502_functions_gets_a_note(serial_suite: Suite, section: Any) -> None:
+def test_a_choice_that_depends_on_over_500_functions_gets_a_note(serial_suite: Suite, section: Any) -> None:
     constants = "\n".join(f"C{number} = {number}" for number in range(501))
     used = " + ".join(f"C{number}" for number in range(501))
     a_suite(serial_suite, f"{constants}\n{KERNEL.replace('scale(act(config))', used)}")

@@ -70,7 +70,7 @@ def test_without_a_gpu_the_gate_fails_if_a_hook_deselects_tests(
 
 
 @pytest.mark.parametrize("kind", sorted(STOPPING))
-def test_the_gate_fails_if_a_plugins_hook_runs_no_test(
+def test_the_gate_fails_if_a_hook_of_a_plugin_runs_no_test(
     two_devices: Suite, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     monkeypatch.setattr(devices, "has_visible_gpu", lambda: True)

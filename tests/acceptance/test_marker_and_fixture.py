@@ -74,7 +74,7 @@ def test_entries_are_not_unused_while_a_marker_disables_a_test(serial_suite: Sui
     assert serial_suite.cache.read_bytes() == before
 
 
-def test_the_hinted_update_creates_and_refreshes_a_markers_cache(serial_suite: Suite, section) -> None:
+def test_the_suggested_update_creates_and_updates_a_marker_cache(serial_suite: Suite, section) -> None:
     def with_source(source: str) -> Suite:
         return write(serial_suite, f"@load('own.textproto')\ndef test_own(tune): tune('lib.own', source='{source}')")
 
@@ -109,7 +109,7 @@ def test_a_dump_creates_the_caches_that_markers_name(suite: Suite, section) -> N
     assert section(suite.run())[-1].startswith("3 hits")
 
 
-def test_an_update_creates_a_markers_cache_even_without_entries(suite: Suite, section) -> None:
+def test_an_update_creates_the_cache_of_a_marker_even_if_empty(suite: Suite, section) -> None:
     """Tunings belong to the last cache of a test. A load needs the other caches, too, so they are written empty."""
     tests = "@load(['first.textproto', 'own.textproto'])\ndef test_own(tune): tune('lib.own')\n"
     write(suite, tests + "@load('idle.textproto')\ndef test_idle(tune): pass\n")
@@ -120,7 +120,7 @@ def test_an_update_creates_a_markers_cache_even_without_entries(suite: Suite, se
     suite.run("--autotune-max-misses=0").assert_outcomes(passed=2)
 
 
-def test_an_update_writes_stale_problems_into_the_markers_cache(suite: Suite, section) -> None:
+def test_an_update_writes_stale_problems_into_the_marker_cache(suite: Suite, section) -> None:
     """The cache of the run stays as it is."""
     write(suite, OWN_AND_OTHERS).prepare_dump()
     before = suite.cache.read_bytes()
@@ -136,7 +136,7 @@ def test_an_update_writes_stale_problems_into_the_markers_cache(suite: Suite, se
     assert any(line.startswith("3 hits") for line in section(suite.load()))
 
 
-def test_an_update_fails_if_a_markers_cache_is_unwritable(suite: Suite) -> None:
+def test_an_update_fails_if_the_cache_of_a_marker_is_unwritable(suite: Suite) -> None:
     """The summary has a single line about the error."""
     (suite.folder / "own.textproto").symlink_to("nowhere/own.textproto")
     write(suite, "@load('own.textproto')\ndef test_own(tune): tune('lib.own')")
@@ -148,7 +148,7 @@ def test_an_update_fails_if_a_markers_cache_is_unwritable(suite: Suite) -> None:
     result.stdout.fnmatch_lines(["ERROR autotune_cache: own.textproto: cannot be written: *"])
 
 
-def test_a_markers_cache_path_is_relative_to_the_test_file(serial_suite: Suite) -> None:
+def test_the_path_in_a_marker_is_relative_to_the_test_file(serial_suite: Suite) -> None:
     write(caches(serial_suite, "b", "below/c"), "")
     test = HEAD + "@load('c.textproto')\ndef test_c(tune): assert op(tune) == 'c'\n"
     test += "@load('../b.textproto')\ndef test_b(tune): assert op(tune) == 'b'\n"
@@ -184,7 +184,7 @@ def test_a_tests_marker_wins_over_class_module_and_command_line(serial_suite: Su
     assert serial_suite.tunings == []
 
 
-def test_problems_missing_in_a_markers_cache_hit_the_runs_cache(serial_suite: Suite, section) -> None:
+def test_a_problem_missing_in_a_marker_cache_hits_the_run_cache(serial_suite: Suite, section) -> None:
     caches(serial_suite, "b", "c")
     text = (serial_suite.folder / "c.textproto").read_text()
     (serial_suite.folder / "c.textproto").write_text(text.replace("int: 1", "int: 2"))
@@ -284,7 +284,7 @@ def test_mismatch(tune, autotune_cache, monkeypatch):
 @pytest.fixture
 def prepared(tune): op(tune, 9)
 
-def test_a_fixtures_lookups_are_the_tests(prepared, autotune_cache):
+def test_the_fixture_lists_only_the_problems_of_its_test(prepared, autotune_cache):
     assert kernels(autotune_cache.misses) == [("lib.op", {"M": 9})]
 """
 
@@ -295,7 +295,7 @@ def test_the_fixture_lists_hits_and_misses_of_its_test(suite: Suite) -> None:
     suite.run("--autotune-load=b.textproto").assert_outcomes(passed=3)
 
 
-def test_a_repeated_lookup_is_not_in_the_fixtures_hits(serial_suite: Suite) -> None:
+def test_the_hits_of_the_fixture_list_a_repeated_hit_only_once(serial_suite: Suite) -> None:
     write(
         caches(serial_suite, "b"),
         """
@@ -344,7 +344,7 @@ class TestAll:
     assert section(result)[-1].startswith("1 hit")
 
 
-def test_a_markers_cache_behind_a_link_is_written_to_its_target(serial_suite: Suite) -> None:
+def test_a_marker_cache_behind_a_link_is_written_to_the_target(serial_suite: Suite) -> None:
     """A ``..`` behind a link is that of the folder to which the link leads."""
     folder = serial_suite.folder
     (folder / "elsewhere" / "deep").mkdir(parents=True)
@@ -359,7 +359,7 @@ def test_a_markers_cache_behind_a_link_is_written_to_its_target(serial_suite: Su
     assert not (folder / "tests" / "own.textproto").exists()
 
 
-def test_a_failed_test_does_not_leak_its_markers_cache(serial_suite: Suite) -> None:
+def test_the_cache_of_a_marker_is_dropped_after_a_failed_test(serial_suite: Suite) -> None:
     write(
         caches(serial_suite, "b"),
         """
@@ -378,7 +378,7 @@ def test_after(tune): assert op(tune) == "a"
     serial_suite.run().assert_outcomes(passed=2, failed=1)
 
 
-def test_a_dump_includes_hits_from_a_markers_cache(suite: Suite) -> None:
+def test_a_dump_includes_the_hits_from_the_cache_of_a_marker(suite: Suite) -> None:
     write(
         caches(suite, "b"),
         """
@@ -406,7 +406,7 @@ def test_requesting_the_fixture_too_late_raises_with_a_remedy(serial_suite: Suit
     serial_suite.run("--autotune-dump=cache.textproto").assert_outcomes(passed=1)
 
 
-def test_an_update_keeps_a_markers_cache_that_a_test_deletes(suite: Suite) -> None:
+def test_an_update_restores_a_marker_cache_that_a_test_deletes(suite: Suite) -> None:
     cache = suite.folder / "own.textproto"
     write(suite, "@load('own.textproto')\ndef test_own(tune): tune('lib.one'), tune('lib.two')")
     suite.serial.run("--autotune-update")

@@ -24,7 +24,7 @@ def write(suite: Suite, *asked: tuple[str, dict[str, Any]]) -> Suite:
     return suite
 
 
-def test_production_problems_without_a_test_are_listed(suite: Suite, section: Any) -> None:
+def test_problems_used_in_production_but_by_no_test_are_listed(suite: Suite, section: Any) -> None:
     """The most frequent problem comes first. Each row names the test with the nearest problem."""
     write(
         suite,
@@ -54,7 +54,7 @@ def test_production_problems_without_a_test_are_listed(suite: Suite, section: An
     ]
 
 
-def test_the_summary_says_if_tests_cover_all_production_problems(serial_suite: Suite, section: Any) -> None:
+def test_the_summary_says_if_tests_cover_all_listed_problems(serial_suite: Suite, section: Any) -> None:
     """After an incomplete run, the line gives the reason why the run was not complete."""
     suite = write(serial_suite, ("lib.matmul", {"M": 16, "N": 8}))
 

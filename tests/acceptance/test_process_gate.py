@@ -159,7 +159,7 @@ def test_gate_command_overwrites_its_junit_and_markdown_files(gate: Gate) -> Non
 
 @pytest.mark.parametrize("option", ["--junit=", "--markdown="])
 @pytest.mark.parametrize("name", ["cache.textproto", "README.md", "junit.xml", "linked.md", "empty.textproto"])
-def test_the_gate_command_overwrites_no_cache_and_no_users_file(gate: Gate, option: str, name: str) -> None:
+def test_the_gate_command_overwrites_no_cache_or_foreign_file(gate: Gate, option: str, name: str) -> None:
     """The file is a cache of the gate, also through a link, or a file of the user. The gate writes nothing."""
     gate.run_parts()
     folder = gate.suite.folder
@@ -204,7 +204,7 @@ def test_a_problem_stale_in_one_process_counts_as_stale(gate: Gate) -> None:
     assert any(line.startswith("STALE ") and "lib.a (M=0)" in line for line in gate.lines)
 
 
-def test_an_entry_that_no_process_looked_up_fails_fail_on_unused(gate: Gate) -> None:
+def test_fail_on_unused_fails_for_an_entry_no_process_used(gate: Gate) -> None:
     (gate.suite.folder / "test_a.py").write_text(OPS.format(name="a", count=1))
     gate.run_parts()
 
@@ -273,7 +273,7 @@ def test_the_gate_command_fails_if_no_report_is_readable(gate: Gate) -> None:
     assert any("were not checked: no report can be read" in line for line in gate.lines)
 
 
-def test_the_gate_command_fails_for_a_damaged_lookup_in_a_report(gate: Gate) -> None:
+def test_the_gate_command_fails_for_a_damaged_record_in_a_report(gate: Gate) -> None:
     gate.run_parts()
 
     gate.edit_report("test_b.py", lambda report: report["process"]["lookups"][0][1].pop("kind"))
@@ -466,7 +466,7 @@ def test_entries_of_a_gpu_type_that_ran_a_part_are_not_unused(gate: Gate, capsys
     assert removed == ["UNUSED toy:lib.a (M=1): no test used this entry"] * 2
 
 
-def test_a_process_without_gpu_disables_fail_on_unused(gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fail_on_unused_checks_nothing_if_a_process_had_no_gpu(gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
     """The tests of that process may need the entries that no other process looked up."""
     monkeypatch.setattr(devices, "has_visible_gpu", bool)
     gate.run_parts("test_a.py", "test_b.py")
@@ -496,7 +496,7 @@ def test_the_gate_command_over_one_part_names_the_prune_command(gate: Gate) -> N
     assert any(line.startswith(f"Run {command} to drop") for line in gate.lines), gate.lines
 
 
-def test_the_gate_command_fails_if_no_process_had_a_lookup(gate: Gate) -> None:
+def test_the_gate_command_fails_if_no_process_called_a_kernel(gate: Gate) -> None:
     for part in PARTS:
         (gate.suite.folder / part).write_text("def test_nothing(): pass\n")
     gate.run_parts()
@@ -657,7 +657,7 @@ def remove_tests_of_kernel(gate: Gate) -> None:
     gate.run_parts()
 
 
-def test_the_prune_command_of_the_gates_hint_drops_the_unused(gate: Gate, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_prune_command_that_the_gate_names_drops_the_unused(gate: Gate, capsys: pytest.CaptureFixture[str]) -> None:
     remove_tests_of_kernel(gate)
     assert gate.judge("--expect=3", "--fail-on-unused") == 1
     unused = [line.split(": ")[0] for line in gate.lines if line.startswith("UNUSED ")]

@@ -135,7 +135,7 @@ def test_on_stale_use_tunes_if_the_choice_is_no_candidate_now(serial_suite: Suit
     assert len(serial_suite.tunings) == 1
 
 
-def test_on_stale_error_fails_stale_lookups_and_tunes_misses(suite: Suite) -> None:
+def test_on_stale_error_fails_stale_problems_and_tunes_misses(suite: Suite) -> None:
     suite.write(test_op=ask("M=1")).serial.prepare_dump()
     suite.write(test_op=STALE, test_new="def test_new(tune): tune('lib.new')")
 
@@ -236,7 +236,7 @@ AS_SHOWN = "New GPU (toy, 4 multiprocessors) = Old GPU (toy, 4 multiprocessors)"
 
 
 @pytest.mark.parametrize("alias", ["New GPU = Old GPU", AS_SHOWN])
-def test_a_device_alias_gives_hits_from_another_devices_entries(suite: Suite, section, alias: str) -> None:
+def test_a_device_alias_gives_hits_from_another_device(suite: Suite, section, alias: str) -> None:
     suite.write().serial.prepare_dump(TOY_DEVICE="Old GPU")
     suite.pytester.makeini(f"[pytest]\nautotune_device_alias =\n    {alias}\n")
 
@@ -262,7 +262,7 @@ def test_a_device_alias_works_for_two_devices_of_one_name(suite: Suite, section)
     assert section(suite.load(TOY_MULTIPROCESSORS="7")) == [served, "4 hits"]
 
 
-def test_kernels_in_autotune_ignore_get_no_entry_and_no_lookup(suite: Suite, section) -> None:
+def test_kernels_in_autotune_ignore_get_no_entry_and_no_row(suite: Suite, section) -> None:
     suite.pytester.makeini("[pytest]\nautotune_ignore =\n    toy:lib.soft*\n    other:*\n")
 
     suite.write().prepare_dump()

@@ -61,7 +61,7 @@ def test_a_sweep_seed_picks_the_same_candidates_with_workers(suite: Suite, secti
     ]
 
 
-def test_two_sweep_parts_run_both_candidates_of_each_problem(serial_suite: Suite) -> None:
+def test_a_sweep_in_two_parts_runs_both_candidates_of_problems(serial_suite: Suite) -> None:
     """This holds for every problem of the suite."""
     serial_suite.write(test_lib=SUITE)
 

@@ -174,7 +174,7 @@ def test_after_adapter_errors_a_dump_says_nothing_was_recorded(
     result.stdout.no_fnmatch_line("no kernel was tuned*")
 
 
-def test_a_recorded_failure_of_all_candidates_is_a_hit_later(serial_suite: Suite, section) -> None:
+def test_an_entry_is_a_hit_if_all_candidates_fail_again(serial_suite: Suite, section) -> None:
     """The dump counts it separately and keeps a text without addresses of memory."""
     dumped = serial_suite.write(test_lib=CANNOT).dump("--autotune-report=report.json")
 

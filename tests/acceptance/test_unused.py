@@ -42,7 +42,7 @@ def test_a_complete_load_lists_unused_entries_and_how_to_prune(suite: Suite, sec
 
 
 @everywhere
-def test_the_hinted_prune_command_removes_the_unused_entry(suite: Suite) -> None:
+def test_the_suggested_prune_command_removes_the_unused_entry(suite: Suite) -> None:
     result = shrunk(suite).run(*PRUNE)
 
     assert entries(suite) == 2
@@ -514,7 +514,7 @@ def test_inner(tune):
 """
 
 
-def test_a_hit_also_uses_the_entries_that_its_tuning_looked_up(serial_suite: Suite, section) -> None:
+def test_a_hit_counts_entries_of_its_inner_tunings_as_used(serial_suite: Suite, section) -> None:
     """Only the outer tuning requests the inner problem. A hit of the outer problem does not run it."""
     serial_suite.write(test_lib=NESTED.format(source="one")).prepare_dump()
 
@@ -527,7 +527,7 @@ def test_a_hit_also_uses_the_entries_that_its_tuning_looked_up(serial_suite: Sui
     assert serial_suite.report("--autotune-load=cache.textproto")["counts"]["hit"] == 2  # both of lib.inner
 
 
-def test_an_update_renames_the_asked_by_field_with_its_kernel(serial_suite: Suite) -> None:
+def test_an_update_also_renames_a_kernel_in_asked_by(serial_suite: Suite) -> None:
     """The entry's field asked_by gets the new name of the outer tuning."""
     serial_suite.write(test_lib=NESTED.format(source="one")).prepare_dump()
     serial_suite.write(test_lib=NESTED.format(source="one").replace("lib.outer", "lib.renamed"))

@@ -186,7 +186,7 @@ def test_marked(tune): assert tune('lib.op', M=1) == "b"
 """
 
 
-def test_an_update_copies_no_choice_from_a_markers_cache(serial_suite: Suite) -> None:
+def test_an_update_copies_no_choice_from_the_cache_of_a_marker(serial_suite: Suite) -> None:
     """The choice of a marker's cache does not replace the entry in the cache of the run."""
     serial_suite.write(test_op=OPS.format(ms="1", more="")).prepare_dump()
     before = serial_suite.cache.read_text()
@@ -229,7 +229,7 @@ def test_a_dump_with_fallbacks_is_not_reported_as_up_to_date(
         assert f"STALE test_lib.py::test_op - toy:lib.op: {reason}; the stale choice was used" in lines
 
 
-def test_a_stale_entry_used_by_on_stale_use_is_not_unused(serial_suite: Suite, section) -> None:
+def test_an_entry_that_on_stale_use_took_is_not_unused(serial_suite: Suite, section) -> None:
     """With --autotune-on-stale=use, a new dump leaves the entry out.
 
     The summary does not say that no test requested it.
@@ -250,7 +250,7 @@ def test_a_stale_entry_used_by_on_stale_use_is_not_unused(serial_suite: Suite, s
         ([], "autotune_ignore = toy:*", "only kernels that autotune_ignore (ini) excludes"),
     ],
 )
-def test_without_lookups_the_option_that_excludes_all_is_named(
+def test_the_summary_names_the_option_that_excludes_all_kernels(
     serial_suite: Suite, section, args: list[str], ini: str, message: str
 ) -> None:
     """The summary of a run without lookups names the option as a possible reason."""

@@ -196,7 +196,7 @@ def test_verify_races_choices_that_only_a_marker_loads(serial_suite: Suite) -> N
     result.stdout.fnmatch_lines(["verify all: 4 choices raced*"])
 
 
-def test_max_drift_fails_if_no_test_requested_an_entry(serial_suite: Suite) -> None:
+def test_max_drift_fails_the_run_if_no_test_used_an_entry(serial_suite: Suite) -> None:
     serial_suite.write().prepare_dump()
     (serial_suite.folder / "test_lib.py").write_text("def test_nothing(): pass")
 
@@ -266,7 +266,7 @@ def test_max_drift_fails_if_the_loaded_cache_has_no_entry(serial_suite: Suite) -
     )
 
 
-def test_verify_with_update_copies_no_choice_of_a_markers_cache(serial_suite: Suite) -> None:
+def test_verify_with_update_copies_nothing_from_a_marker_cache(serial_suite: Suite) -> None:
     test_text = 'def test(tune): assert tune("lib.op", M=1) == "a"\n'
     marked_test = (
         '@pytest.mark.autotune_cache(load="own.textproto")\ndef test_own(tune): assert tune("lib.op", M=1) == "b"\n'

@@ -178,7 +178,7 @@ def test_ranks_of_a_distributed_run_never_wait_for_each_other(suite: Suite) -> N
     assert len(suite.tunings) == 9
 
 
-def test_a_forked_child_does_not_keep_a_dead_workers_claim(suite: Suite) -> None:
+def test_a_forked_child_keeps_no_claim_of_its_killed_worker(suite: Suite) -> None:
     forking = """
         import os, signal, pytest, time
 

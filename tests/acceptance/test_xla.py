@@ -273,7 +273,7 @@ def test_tuned(): jax.compile("exponential", "tanh")
     assert len(stores.read_cache(serial.cache).entries) == 1
 
 
-def test_a_jax_with_another_signature_is_bypassed_with_a_reason(serial: Suite) -> None:
+def test_a_jax_of_another_signature_tunes_without_the_plugin(serial: Suite) -> None:
     conftest = serial.folder / "conftest.py"
     conftest.write_text(
         conftest.read_text()
