@@ -411,7 +411,8 @@ def test_all_commands_accept_a_store_url(url: str, tmp_path: Path, capsys, proxy
     used = entry(1)
     lookup = Lookup(used.identity, Outcome.HIT, result=UsedEntry(used))
     collected = Collected(lookups=(lookup,), versions={"triton": used.versions})
-    report.write_text(to_json(RunResult(collected=collected)))
+    loaded = tuple(held(url))
+    report.write_text(to_json(RunResult(collected=collected, initial_entries=loaded)))
     assert cli.main(["prune", url, "--together", f"--unused-in={report}"]) == 0
     assert cli.main(["compact", url]) == 0
     assert held(url) == {entry(1)}

@@ -13,9 +13,9 @@ from pytest_autotune.cache import stores
 from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.model import Cache
 from pytest_autotune.cli.output import PATH, find_first_difference, print_lines, refuse_lossy, safe
-from pytest_autotune.production.export_fla import build_fla_files, is_fla_file
+from pytest_autotune.production.export_fla import build_fla_files, may_replace_fla_file
 from pytest_autotune.production.export_python import ExportedModule, build_module, find_command
-from pytest_autotune.production.export_table import PRESETS, TableLayout, build_tables, is_table
+from pytest_autotune.production.export_table import PRESETS, TableLayout, build_tables, may_replace_table
 
 
 @click.command("export", short_help="write choices as a Python module, or as JSON that other libraries read")
@@ -77,10 +77,10 @@ def command(
         raise CacheError(f"--to={to}", "does not take --preset, --file, --row and --values", "they are for --to=table")
     if to == "table":
         layout = _choose_layout(preset, file_pattern, row, values)
-        print_lines(_write_files(output, build_tables(cache, layout, kernels, devices), is_table))
+        print_lines(_write_files(output, build_tables(cache, layout, kernels, devices), may_replace_table))
     elif to == "fla":
         export_for_fla = build_fla_files(cache, kernels, devices)
-        print_lines([*_write_files(output, export_for_fla.texts, is_fla_file), export_for_fla.summary])
+        print_lines([*_write_files(output, export_for_fla.texts, may_replace_fla_file), export_for_fla.summary])
     else:
         export = _ExportCommand(file, kernels, devices, aliases, output)
         # The module keeps its command, so that users can run the command again. If a path looks like an option, nobody
@@ -112,24 +112,23 @@ def _choose_layout(preset: str | None, file_pattern: str | None, row: str | None
     return TableLayout(file_pattern, row, tuple(names), has_other_params=not names)
 
 
-def _write_files(output: str, texts: Mapping[str, str], is_export: Callable[[str], bool]) -> list[str]:
+def _write_files(output: str, texts: Mapping[str, str], may_replace: Callable[[str, str], bool]) -> list[str]:
     """Write files below a folder, and return their paths.
 
     :param output: the folder.
     :param texts: path below the folder -> text.
-    :param is_export: tells whether a text is an earlier export of this kind. Other files are not replaced.
+    :param may_replace: tells whether the text of a file that exists may be replaced by the new text.
     :raises CacheError: if a file must not be replaced. Then no file is written.
     """
     #: Path below the folder -> the file there. All files are checked before the first is written.
     files: dict[str, stores.OutputFile] = {}
-    for relative_path in texts:
+    for relative_path, text in texts.items():
         path = os.path.join(output, relative_path)
         file = stores.OutputFile(path, below=output)
         old_text = file.read().decode(errors="replace")
-        if old_text.strip() and not is_export(old_text):
-            raise CacheError(
-                path, "was not overwritten, because it is not an earlier export", "name another --output or --file"
-            )
+        if old_text.strip() and not may_replace(old_text, text):
+            event = "was not overwritten, because it is no earlier export, or has rows that this export lacks"
+            raise CacheError(path, event, "delete it, or name another --output or --file")
         files[relative_path] = file
     for relative_path, file in files.items():
         file.replace(texts[relative_path].encode())

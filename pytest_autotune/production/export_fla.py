@@ -146,10 +146,10 @@ def _try_to_add(files: dict[str, KernelFile], entry: Entry) -> bool:
     return True
 
 
-def is_fla_file(text: str) -> bool:
-    """Whether a text is a file of choices for FLA."""
+def may_replace_fla_file(old_text: str, _new_text: str) -> bool:
+    """Whether a new file for FLA may replace a file: any file of choices for FLA."""
     try:
-        content = json.loads(text)
+        content = json.loads(old_text)
     except (ValueError, RecursionError):
         return False
     return isinstance(content, dict) and isinstance(content.get("autotune_entries"), dict)

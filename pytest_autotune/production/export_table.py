@@ -182,13 +182,25 @@ def build_tables(cache: Cache, layout: TableLayout, kernels: Sequence[str], devi
     return {path: table.encode(layout.version_key) for path, table in sorted(tables.items())}
 
 
-def is_table(text: str) -> bool:
-    """Whether a text is a table as :func:`build_tables` writes them: ``{"triton_version": "3.4.0", "64": {…}}``."""
+def may_replace_table(old_text: str, new_text: str) -> bool:
+    """Whether a new table may replace a file: the file is a table, and each of its rows is in the new table, too.
+
+    A table of a framework's own looks like an earlier export. It usually has rows that the cache has no choices for,
+    and an export must not lose them.
+    """
     try:
-        rows = json.loads(text)
+        old_rows = json.loads(old_text)
     except (ValueError, RecursionError):
         return False
-    return isinstance(rows, dict) and all(re.fullmatch(r"-?\d+|triton_version", row) for row in rows)
+    if not old_rows or not isinstance(old_rows, dict):
+        return False
+    new_rows = json.loads(new_text)
+    for name, values in old_rows.items():
+        if name == "triton_version":
+            continue
+        if name not in new_rows or not isinstance(values, dict):
+            return False
+    return True
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
+import logging
 import os
 import shutil
 import stat
@@ -231,6 +232,38 @@ class _Processor:
         self.lock: FileLock | None = None
 
 
+class _OwnLocks(logging.Filter):
+    """Drops what filelock logs about the plugin's locks: with it, a test's ``caplog`` would have other records."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.paths: set[str] = set()
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether the record is about no lock of the plugin."""
+        arguments = record.args
+        return not isinstance(arguments, tuple) or self.paths.isdisjoint(map(str, arguments))
+
+
+_OWN_LOCKS = _OwnLocks()
+
+
+def make_lock(path: Path, **options: Any) -> FileLock:
+    """Return the lock with this file. It can be released in another thread than the one that acquired it.
+
+    filelock closes its descriptor in forked children. A child that outlives a killed parent therefore does not keep the
+    lock, and a child that releases it does not take it from its parent.
+
+    :param options: further arguments of ``FileLock``.
+    """
+    from filelock import FileLock
+
+    _OWN_LOCKS.paths.add(str(path))
+    # A filter that the logger has already is not added again.
+    logging.getLogger("filelock").addFilter(_OWN_LOCKS)
+    return FileLock(path, thread_local=False, **options)
+
+
 class Locks:
     """The locks of one process: for each name of a tuning, and for each processor that it measures on.
 
@@ -293,11 +326,9 @@ class Locks:
         :param unless: returns whether the lock is no longer needed; called while the thread waits.
         :param wait: False gives None at once if another process or thread holds the lock.
         """
-        # filelock closes its descriptor in forked children. A child that outlives a killed parent therefore does not
-        # keep the lock, and a child that releases it does not take it from its parent.
-        from filelock import FileLock, Timeout
+        from filelock import Timeout
 
-        lock = FileLock(path, thread_local=False, poll_interval=POLL_S)
+        lock = make_lock(path, poll_interval=POLL_S)
         try:
             # filelock would create a missing folder, which other users could enter. lstat raises an error instead.
             path.parent.lstat()

@@ -65,6 +65,22 @@ def test_a_loaded_function_choice_is_used_without_measuring(suite: Suite, sectio
     assert section(result)[0].startswith("3 hits")
 
 
+LOGGED = """
+import logging
+from times import HOW, SPACE, run
+
+def test_gemm(autotune_cache, caplog):
+    caplog.set_level(logging.DEBUG)
+    autotune_cache.tune("lib.gemm", space=SPACE, run=run, measuring=HOW, device="cpu")
+    assert caplog.messages == []
+"""
+
+
+def test_a_tests_caplog_has_no_records_of_the_plugins_locks(suite: Suite) -> None:
+    a_suite(suite, LOGGED).dump().assert_outcomes(passed=1)
+    suite.load().assert_outcomes(passed=1)
+
+
 FUNCTIONS = """
 import pytest
 from pytest_autotune import Measuring
