@@ -552,6 +552,28 @@ def test_another_order_of_the_candidates_is_still_a_hit(session) -> None:
     assert loaded.outcomes == ["hit"]
 
 
+def test_a_hit_launches_the_first_of_two_equal_candidates(session) -> None:
+    """To Triton, candidates with the values 1 and True are equal, and it launches the first."""
+
+    def launch(bench: Any) -> Any:
+        pair = [triton.Config({"BLOCK": 16, "FLAG": value}) for value in (1, True)]
+
+        @triton.autotune(configs=[*pair, triton.Config({"BLOCK": 32, "FLAG": 0})], key=["n"], do_bench=bench)
+        @triton.jit
+        def fill(y, n, BLOCK: tl.constexpr, FLAG: tl.constexpr):
+            offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+            tl.store(y + offsets, offsets, mask=offsets < n)
+
+        fill[grid](torch.zeros(128), 100)
+        return repr(fill.best_config.kwargs["FLAG"])
+
+    recorded = session(is_dumping=True)
+    times = iter([1.0, 1.0, 3.0])
+    assert launch(lambda kernel_call, quantiles: next(times)) == "1"
+    session(recorded.entries)
+    assert launch(None) == "1"
+
+
 def test_candidates_changed_at_run_time_make_an_entry_stale(session) -> None:
     recorded = session(is_dumping=True)
     call(copy_kernel(Bench()))

@@ -289,9 +289,11 @@ class CallSearch:
 
         :param times_ms: the time of each candidate in milliseconds, infinite if it has none.
         """
-        candidate_by_config = {}
+        candidate_by_config: dict[Any, Candidate] = {}
         for config, params in zip(self._configs, distinct_params(self._configs), strict=True):
-            if config in self._autotuner.configs_timings:
+            # Triton takes the candidates with F=1 and F=True for one, and launches the first.
+            is_repeated = config in candidate_by_config
+            if config in self._autotuner.configs_timings and not is_repeated:
                 error = measured.error_by_config.get(config)
                 label = measured.label_by_config.get(config, "")
                 candidate_by_config[config] = build_candidate(params, times_ms[config], error, label)
