@@ -156,7 +156,8 @@ def _append_lines(file: Path, lines: Sequence[str]) -> list[str]:
         raise CacheError(str(file), "is a link, which git does not follow", "put a file in its place")
     text = ""
     if file.exists():
-        text = file.read_text(errors="surrogateescape")
+        # read_text() would replace the line breaks of Windows.
+        text = file.read_bytes().decode(errors="surrogateescape")
     present_lines = text.splitlines()
     if text and not text.endswith("\n"):
         # Without the line break, the first new line would continue the last line.

@@ -221,19 +221,17 @@ def test_git_diff_shows_a_line_for_each_changed_entry(registered: Git) -> None:
 def test_git_setup_writes_each_attribute_line_once(git: Git) -> None:
     """Without arguments, git-setup only registers the driver."""
     paths = ["a b.pb", PATH, "tests/folder/"]
-    Path(".gitattributes").write_text("*.bin binary")
+    Path(".gitattributes").write_bytes(b"*.txt text\r\n*.bin binary")
 
     assert cli.main(["git-setup", *paths]) == 0
     once = Path(".gitattributes").read_text()
+    assert Path(".gitattributes").read_bytes().startswith(b"*.txt text\r\n*.bin binary\n")
     git("config", "--remove-section", "merge.pytest-autotune")
     assert cli.main(["git-setup", PATH]) == cli.main(["git-setup"]) == 0
 
     attributes = "merge=pytest-autotune diff=pytest-autotune"
-    assert (
-        Path(".gitattributes").read_text()
-        == once
-        == (f'*.bin binary\n"/a b.pb" {attributes}\n/{PATH} {attributes}\n/tests/folder/*.textproto {attributes}\n')
-    )
+    added = f'"/a b.pb" {attributes}\n/{PATH} {attributes}\n/tests/folder/*.textproto {attributes}\n'
+    assert Path(".gitattributes").read_text() == once == f"*.txt text\n*.bin binary\n{added}"
     assert "git-merge" in git("config", "merge.pytest-autotune.driver").stdout
 
 
