@@ -313,14 +313,15 @@ def test_max_misses_gives_each_kind_of_result_its_verdict(
 
 
 def test_a_store_gets_recovered_entries_and_none_of_files() -> None:
-    """The entry of a loaded file stays in its file. A recovered lookup without an entry adds nothing."""
-    recovered_entry, file_entry = entry(problem(M=1), a=1.0), entry(problem(M=2), a=1.0)
-    lookup_without_entry = Lookup(file_entry.identity, Outcome.MISS)
-    recovered_lookups = [searched(recovered_entry), lookup_without_entry]
+    """The run hits both. The entry of a loaded file stays in its file."""
+    recovered_entry, file_entry = entry(problem(M=1)), entry(problem(M=2))
+    collected_run = collected(
+        hit(recovered_entry), hit(file_entry), recovered_lookups=(searched(entry(problem(M=1), a=1.0)),)
+    )
 
-    selected = SharedDump().select_used([recovered_entry, file_entry], Cache(), recovered_lookups)
+    summary = finished(beginning(file_entry), collected_run, plan=SharedDump(is_update=True))
 
-    assert selected == [recovered_entry]
+    assert [merged_entry.problem for merged_entry in summary.merged.cache.entries] == [recovered_entry.problem]
 
 
 def test_on_miss_error_fails_a_run_in_which_no_test_failed() -> None:

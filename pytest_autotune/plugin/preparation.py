@@ -20,12 +20,11 @@ from pytest_autotune.cache import stores
 from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.index import EntryIndex
 from pytest_autotune.cache.locations import Location
-from pytest_autotune.cache.merge import merge_run
 from pytest_autotune.cache.model import Cache
 from pytest_autotune.cache.stores.store import Store
 from pytest_autotune.plugin.values import CacheArgument, Options, find_cache_folder
 from pytest_autotune.run.collected import collect
-from pytest_autotune.run.finish import collect_measurements
+from pytest_autotune.run.finish import add_recovered
 from pytest_autotune.run.settle import InitialCaches
 from pytest_autotune.workers.events import RunFolder
 from pytest_autotune.workers.locks import SharedFolder
@@ -189,8 +188,7 @@ def _is_dump_path(argument: CacheArgument, options: Options) -> bool:
 def _add_recovered_tunings(cache: Cache, folder: RunFolder) -> Cache:
     """Return a cache with the tunings of killed runs that had the same dump path."""
     events, _ = folder.recovered
-    recovered_lookups = collect((), events).recovered_lookups
-    return merge_run(cache, collect_measurements(recovered_lookups)).cache
+    return add_recovered(cache, collect((), events).recovered_lookups)
 
 
 class CacheReader:

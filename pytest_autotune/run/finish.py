@@ -13,17 +13,15 @@ from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass, replace
 from operator import attrgetter
 
+from pytest_autotune.cache.diff import compare_caches
 from pytest_autotune.cache.index import EntryIndex
-from pytest_autotune.cache.merge import MergeResult, merge_run
+from pytest_autotune.cache.merge import MergeResult, MergeRules, merge_run
 from pytest_autotune.cache.model import Cache, Device, Entry, Identity, Problem
 from pytest_autotune.cache.ties import MeasuredEntry
 from pytest_autotune.run.lookup import Lookup, Outcome, Policy
 from pytest_autotune.run.result import RunResult
 from pytest_autotune.run.rows import build_rows
 from pytest_autotune.run.settle import InitialCaches, SettledRun
-
-#: The process of a measurement that was recovered from a killed run.
-INTERRUPTED_RUN = "an earlier run"
 
 
 @dataclass(frozen=True)
@@ -32,7 +30,8 @@ class KeptEntries:
 
     :param merged: the content, and its changes.
     :param dropped: the entries that the run removes: unused entries, and renamed entries under their old names.
-    :param recovered_count: the number of tunings of killed runs that belong to the dump path.
+    :param recovered_count: the number of entries of killed runs that the dump path has now, and that this run did not
+        ask for.
     """
 
     merged: MergeResult
@@ -80,21 +79,14 @@ class _SelectedLookups:
     current: list[Lookup]
     recovered: list[Lookup]
 
-    def list_measurements(self) -> list[MeasuredEntry]:
-        """Return the measurements of all these lookups. Those of killed runs get a process of their own."""
-        lookups = list(self.current)
-        for lookup in self.recovered:
-            lookups.append(replace(lookup, process=INTERRUPTED_RUN))
-        return collect_measurements(lookups)
-
 
 def _keep_entries(settled: SettledRun, dump_cache: Cache) -> KeptEntries:
     """Merge the entries of a run into the content of the dump path.
 
     The plan of the run has the rules of its dump, for example of ``--autotune-update=new``. The merge receives:
 
-    - the base, whose entries stay unless the run changes them;
-    - the entries that this run and killed runs measured;
+    - the base with the entries of killed runs, which stay unless the run changes them;
+    - the entries that this run measured;
     - the entries that the run used, or that must stay for another reason;
     - the identities of the entries to drop.
 
@@ -102,21 +94,48 @@ def _keep_entries(settled: SettledRun, dump_cache: Cache) -> KeptEntries:
     """
     run, plan = settled.run, settled.run.request.plan
     loaded_caches = [cache for _, cache in run.initial.loaded]
-    base = plan.build_base(loaded_caches, dump_cache)
+    written_cache = plan.build_base(loaded_caches, dump_cache)
     selected = _select_lookups(settled, dump_cache)
+    base = add_recovered(written_cache, selected.recovered, plan.keeps_candidates)
     renames = []
     if not plan.only_adds:
         renames = find_renames(settled.lookups, plan.removes_old_names(run.is_complete))
     dropped = _list_dropped_identities(settled, renames)
     used_entries = _list_used_entries(selected.current, base)
-    used_entries = plan.select_used(used_entries, dump_cache, run.collected.recovered_lookups)
+    used_entries = plan.select_used(used_entries, base)
     used_entries += [rename.new_entry for rename in renames]
     used_entries = [entry for entry in used_entries if entry.identity not in dropped]
     if plan.writes:
         used_entries += _list_entries_of_modes(settled, selected.current)
     rules = plan.build_rules(run.is_complete)
-    merged = merge_run(base, selected.list_measurements(), used_entries, dropped, rules)
-    return KeptEntries(merged, frozenset(dropped), recovered_count=len(selected.recovered))
+    merged = merge_run(base, collect_measurements(selected.current), used_entries, dropped, rules)
+    if selected.recovered:
+        # The entries of killed runs are changes of the dump path, too.
+        merged = replace(merged, changes=compare_caches(written_cache, merged.cache))
+    return KeptEntries(merged, frozenset(dropped), _count_recovered(selected, merged.cache))
+
+
+def add_recovered(cache: Cache, recovered: Sequence[Lookup], keeps_candidates: bool = False) -> Cache:
+    """Return a cache with the entries of killed runs, as if these runs had added them.
+
+    The cache's entries with other fingerprints stay, because a killed run did not ask for all entries that it needs. A
+    later run that measures the problem removes them.
+
+    :param recovered: the tunings of killed runs.
+    :param keeps_candidates: keep every candidate of an entry that has a choice.
+    """
+    if not recovered:
+        return cache
+    rules = MergeRules(keep_candidates=keeps_candidates, keep_other_fingerprints=True)
+    return merge_run(cache, collect_measurements(recovered), rules=rules).cache
+
+
+def _count_recovered(selected: _SelectedLookups, merged_cache: Cache) -> int:
+    """Return the number of entries of killed runs that the dump path has now, and that this run did not ask for."""
+    recovered_identities = {lookup.identity for lookup in selected.recovered}
+    asked_identities = {lookup.identity for lookup in selected.current}
+    merged_identities = {entry.identity for entry in merged_cache.entries}
+    return len((recovered_identities - asked_identities) & merged_identities)
 
 
 def _list_dropped_identities(settled: SettledRun, renames: Iterable[Rename]) -> set[Identity]:

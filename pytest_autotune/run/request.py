@@ -87,12 +87,11 @@ class DumpPlan(ABC):
         :param dump_cache: the content of the dump path.
         """
 
-    def select_used(self, used: Sequence[Entry], dump_cache: Cache, recovered: Iterable[Lookup]) -> list[Entry]:
+    def select_used(self, used: Sequence[Entry], base: Cache) -> list[Entry]:
         """Return the used entries that belong to the cache.
 
         :param used: the entries that this run used without measuring them.
-        :param dump_cache: the content of the dump path.
-        :param recovered: the lookups of killed runs with this dump path.
+        :param base: the cache that the run's entries are merged into. It has the entries of killed runs.
         """
         return list(used)
 
@@ -209,16 +208,13 @@ class SharedDump(FileDump):
         """Never remove an old name: a run of older code may still use it."""
         return False
 
-    def select_used(self, used: Sequence[Entry], dump_cache: Cache, recovered: Iterable[Lookup]) -> list[Entry]:
+    def select_used(self, used: Sequence[Entry], base: Cache) -> list[Entry]:
         """Return the used entries that the store has, as it has them; see :class:`DumpPlan`.
 
         The other used entries belong to loaded files. The entries of killed runs count as entries of the store, because
         this dump adds them to the store.
         """
-        store_entries = {entry.identity: entry for entry in dump_cache.entries}
-        for lookup in recovered:
-            if lookup.entry is not None:
-                store_entries[lookup.entry.identity] = lookup.entry
+        store_entries = {entry.identity: entry for entry in base.entries}
         used_identities = [entry.identity for entry in used]
         return [store_entries[identity] for identity in used_identities if identity in store_entries]
 

@@ -91,7 +91,7 @@ class SettledRun:
     """A run whose lookups have the facts that only a whole run knows.
 
     :param lookups: of this run.
-    :param recovered: the tunings of killed runs with this dump path, for problems that this run did not ask for.
+    :param recovered: the tunings of killed runs with this dump path; none in a run that writes nothing.
     """
 
     run: EndedRun
@@ -136,13 +136,7 @@ def settle_run(run: EndedRun) -> SettledRun:
     if not plan.writes:
         # Only the dump path takes the tunings of killed runs.
         return settled
-    asked_problems = settled.problems
-    recovered_lookups = []
-    for lookup in with_facts_of_run(collected.recovered_lookups):
-        if lookup.problem not in asked_problems:
-            # This run has no newer result for the problem.
-            recovered_lookups.append(lookup)
-    return replace(settled, recovered=tuple(recovered_lookups))
+    return replace(settled, recovered=tuple(with_facts_of_run(collected.recovered_lookups)))
 
 
 def with_facts_of_run(

@@ -83,7 +83,12 @@ def test_tunings_finished_before_a_ctrl_c_are_dumped(suite: Suite, place: str, d
 
 def start(suite: Suite, *args: str, **environment: str) -> ForkedPytest:
     """Start a dump run as a process that can be killed."""
-    options = ["-ppytest_autotune.plugin", *suite.distribution, "--autotune-dump=cache.textproto", *args]
+    return start_run(suite, "--autotune-dump=cache.textproto", *args, **environment)
+
+
+def start_run(suite: Suite, *args: str, **environment: str) -> ForkedPytest:
+    """Start a run as a process that can be killed."""
+    options = ["-ppytest_autotune.plugin", *suite.distribution, *args]
     variables = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "TOY_LOG": str(suite.log), **environment}
     with (suite.folder / "output").open("wb") as output:
         return ForkedPytest(options, suite.folder, variables, output.fileno())
@@ -133,6 +138,47 @@ def test_an_update_does_not_tune_again_what_a_killed_run_tuned(suite: Suite) -> 
 
     assert not {line.split()[0] for line in suite.tunings} & before
     assert written(suite) == finished(suite)
+
+
+UPDATE = ["--autotune-load=cache.textproto", "--autotune-update"]
+FACTORY = """
+import os, signal
+def test_first(tune): tune("lib.made", source=os.environ["SOURCE"])
+def test_second(tune): tune("lib.made", source="second")
+def test_end():
+    if "KILL" in os.environ: os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.parametrize(
+    ("selected", "source", "sources"),
+    [
+        ("end", "edited", ["edited", "first", "second"]),
+        ("second", "edited", ["edited", "first", "second"]),
+        ("first", "edited again", ["edited again"]),
+    ],
+    ids=["asks nothing", "hits the other kernel", "tunes anew"],
+)
+def test_a_recovered_tuning_removes_no_entry_of_its_problem(
+    serial_suite: Suite, section, selected: str, source: str, sources: list[str]
+) -> None:
+    """A factory makes two kernels with one name, so a problem has two entries.
+
+    The killed run tuned one kernel after an edit and hit the entry of the other. The next run adds the tuning. Only a
+    tuning of its own removes other entries of the problem, as in any run.
+    """
+    suite = serial_suite.write(test_made=FACTORY)
+    suite.dump(SOURCE="first")
+    process = start_run(suite, *UPDATE, SOURCE="edited", KILL="1")
+    assert process.wait(60) == -signal.SIGKILL
+
+    result = suite.run(*UPDATE, "-k", selected, SOURCE=source)
+
+    assert "autotune: load cache.textproto (3 entries), dump cache.textproto" in result.outlines
+    assert sorted(re.findall(r'name: "source" text: "([^"]*)"', suite.cache.read_text())) == sources
+    if source == "edited":
+        assert suite.tunings == []
+        assert any(line.startswith("recovered 1 tuning of") for line in section(result))
 
 
 def test_an_internal_error_in_a_worker_loses_no_finished_tuning(suite: Suite) -> None:
