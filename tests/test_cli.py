@@ -546,7 +546,7 @@ def test_prune_keeps_all_entries_if_a_marker_disabled_a_test(run: Run) -> None:
     assert (status, lines[0]) == (0, "0 entries dropped, 2 kept")
     assert (
         lines[1] == "2.json: t::b turns the plugin off by its marker "
-        "autotune_cache(enabled=False), so it may need any entry, and nothing was dropped"
+        "autotune_cache(enabled=False), so it may need any entry, and no entry was dropped"
     )
     assert entries_of("a.textproto") == {entry(1), entry(2)}
 

@@ -136,7 +136,7 @@ def test_problems_that_fla_files_cannot_hold_are_left_out(export: Export) -> Non
     )
 
     assert status == 0
-    assert "; 4 entries left out, because the files cannot hold their values; 1 key left out" in lines[-1]
+    assert "; 4 entries not exported, because the files cannot hold their values; 1 key left out" in lines[-1]
     assert sorted(path.name for path in export.folder.rglob("*.json")) == ["chunk_fwd_kernel_h.json"]
     assert export.load("chunk_fwd_kernel_h", 32) is None
 

@@ -98,13 +98,12 @@ def test_uncacheable_and_untracked_kernels_get_an_ignore_hint() -> None:
     summary = result(LOADED, rows=uncacheable, untracked=("toy:k1 (lib.Mine)", "toy:k8 (lib.Mine)"))
 
     assert list(list_hints(summary)) == [
-        "An update does not help for uncacheable or untracked problems: fix the cause that each row names, or set "
-        "autotune_ignore (ini) for toy:k0, toy:k1, toy:k2 and 1 other kernel."
+        "An update does not help for uncacheable or untracked problems: fix the cause that each row names, or add "
+        "toy:k0, toy:k1, toy:k2 and 1 other kernel to autotune_ignore (ini)."
     ]
     assert list(list_hints(result(LOADED, untracked=("toy:k8 (lib.Mine)",)))) == [
         "An update does not help for untracked problems: fix the cause that each row names, or "
-        "set autotune_ignore (ini) for "
-        "toy:k8."
+        "add toy:k8 to autotune_ignore (ini)."
     ]
     assert list(list_hints(result(rows=uncacheable, dump=DumpOutcome("c.pb", "c.pb")))) == [], (
         "a dump that loads nothing"
@@ -117,7 +116,7 @@ def test_a_tuner_the_plugin_cannot_hook_gets_an_upgrade_hint() -> None:
 
     without = "or set autotune_ignore (ini) to toy:* to run without its entries."
     assert list(list_hints(failed)) == [
-        f"Upgrade pytest-autotune or the adapter of toy, or report that it could not be hooked; {without}"
+        f"The plugin could not hook toy: upgrade pytest-autotune or its adapter, or report the failure; {without}"
     ]
     assert list(list_hints(replace(failed, gate=Gate("0")))) == []
 
@@ -138,6 +137,6 @@ def test_problems_drawn_by_hypothesis_get_no_update_hint() -> None:
     (hint,) = list_hints(result(LOADED, rows=rows, hypothesis_tests=("t.py::test",)))
 
     assert hint.startswith("Hypothesis draws 4 of these problems anew in each run, so no update covers them: fix its")
-    assert hint.endswith("autotune_ignore (ini) for toy:lib.k0, toy:lib.k1, toy:lib.k2 and 1 other kernel.")
+    assert hint.endswith("or add toy:lib.k0, toy:lib.k1, toy:lib.k2 and 1 other kernel to autotune_ignore (ini).")
     (_, update) = list_hints(result(LOADED, rows=(*rows, row(Outcome.MISS)), hypothesis_tests=("t.py::test",)))
     assert update == f"{UPDATE}."

@@ -101,7 +101,7 @@ SELECT_ALGORITHM: Any = SimpleNamespace(AlgorithmSelectorCache=AlgorithmSelector
             "the choice takes 50.01 us, 1.14 times as long as Template b: BLOCK=b, which takes 44",
         ),
         ({"a": 50.0, "b": 49.5, "c": 90.0}, "no other candidate is faster"),
-        ({"a": 50.0, "b": math.inf, "c": math.inf}, "not verified: no other candidate can be launched"),
+        ({"a": 50.0, "b": math.inf, "c": math.inf}, "not verified: no candidate except the choice can be launched"),
     ],
 )
 def test_verify_measures_a_loaded_template_choice_and_uses_it(

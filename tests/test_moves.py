@@ -73,7 +73,7 @@ def test_a_moved_kernel_is_a_hit_and_an_update_renames_its_entry(
     loaded.assert_outcomes(passed=2)
     loaded.stdout.fnmatch_lines(
         [
-            f"2 hits of {now}: the cache has the entries under its old name triton:old.copy",
+            f"2 hits of {now}: the cache has the entries under the kernel's old name triton:old.copy",
             "2 hits*",
             "*--autotune-update*",
         ]
@@ -81,7 +81,7 @@ def test_a_moved_kernel_is_a_hit_and_an_update_renames_its_entry(
     a_suite.load("--autotune-dump=cache.textproto").assert_outcomes(passed=2)
     renamed = before.replace('"old.copy"', f'"{now}"').replace("# copy ", f"# {now.rpartition('.')[2]} ")
     assert a_suite.cache.read_text() == renamed
-    a_suite.load().stdout.no_fnmatch_line("*moved from*")
+    a_suite.load().stdout.no_fnmatch_line("*renamed from*")
 
 
 def test_an_incomplete_run_renames_no_entries(a_suite: Suite) -> None:
@@ -95,7 +95,7 @@ def test_an_incomplete_run_renames_no_entries(a_suite: Suite) -> None:
     output = a_suite.load("-k", "ten").stdout
     output.fnmatch_lines(
         [
-            "1 hit of new.copy: the cache has the entries under its old name *old.copy; "
+            "1 hit of new.copy: the cache has the entries under the kernel's old name *old.copy; "
             "--autotune-update in a complete run renames them"
         ]
     )

@@ -322,7 +322,7 @@ def test_the_export_leaves_out_keys_it_cannot_compare_later(export: Export, caps
     )
     constexpr = type("constexpr", (), {"__init__": lambda self, value: setattr(self, "value", value)})
 
-    assert "; 3 entries left out, because an export cannot hold their values" in capsys.readouterr().out
+    assert "; 3 entries not exported, because an export cannot hold their values" in capsys.readouterr().out
     assert exported.pick(Mode.FAST, ACTIVATION=constexpr(None))[0] == [16]
     assert exported.pick("3")[0] == [32]
     assert exported.pick(6, ACTIVATION=(1, Int64()))[0] == [32]
@@ -345,7 +345,7 @@ def test_the_export_leaves_out_kernels_that_a_factory_made(export: Export, capsy
     exported = export(known_entry, of_none, entry(64, 32))
 
     assert (
-        "1 choice of 1 kernel for NVIDIA H200; 2 entries left out, because an export "
+        "1 choice of 1 kernel for NVIDIA H200; 2 entries not exported, because an export "
         "cannot hold their values" in capsys.readouterr().out
     )
     assert list(exported.module.CHOICES) == ["lib.add"]

@@ -82,8 +82,8 @@ def test_a_rank_that_gets_nothing_from_rank_0_names_a_remedy() -> None:
     with pytest.raises(CacheError) as raised:
         Ranks(1, Store()).receive_cache("s3://bucket/caches")
 
-    remedy = "see the output of rank 0; it must load its caches within 120 s of this rank"
-    assert str(raised.value) == f"rank 1: nothing came from rank 0: time-out ({remedy})"
+    remedy = "see the output of rank 0, which must load its caches within 120 s of this rank"
+    assert str(raised.value) == f"rank 1: rank 0 did not send its caches: time-out ({remedy})"
 
 
 def test_ranks_that_load_different_choices_are_a_usage_error(serial_suite: Suite) -> None:

@@ -679,7 +679,7 @@ def test_an_unreadable_file_of_a_store_is_skipped_with_a_line(serial_suite: Suit
     other = suite.run(*options)
 
     assert (result.ret, other.ret, suite.tunings) == (0, 0, [])
-    assert f"{url}: {poisoned}: is damaged (its bytes do not match its name), so it was ignored" in "\n".join(
+    assert f"{url}: {poisoned}: is damaged (its checksum does not match its name), so it was ignored" in "\n".join(
         section(result)
     )
     assert len([line for line in section(other) if f"{url}: {unreadable}: " in line and "ignored" in line]) == 1

@@ -356,7 +356,7 @@ def test_a_renamed_kernel_misses_if_the_old_entry_differs(others) -> None:
 
 def test_a_renamed_kernel_hits_the_first_of_equal_old_entries() -> None:
     (lookup,) = after_a_move(an_entry("older"), an_entry("old"))
-    assert lookup.reason == "moved from old"
+    assert lookup.reason == "renamed from old"
 
 
 def test_a_copied_kernel_misses_if_its_process_uses_the_original() -> None:

@@ -276,7 +276,7 @@ MISSED = RunResult(loaded=(("a", 1),), rows=rows(Outcome.HIT, Outcome.MISS, Outc
                 MISSED, devices_by_tuner=dict.fromkeys(["other", "toy.part"]), tuners=("toy",), tuners_named_by="-o"
             ),
             "9",
-            "loaded entries were not used: -o leaves out other (name it there, or set autotune_ignore)",
+            "loaded entries were not used: -o leaves out other (name it there, or add it to autotune_ignore)",
             "",
         ),
     ],
@@ -365,7 +365,9 @@ def test_the_json_report_has_crashes_recoveries_and_old_versions() -> None:
     assert report["crashed"] == ["gw3"]
     assert "recovered 1 tuning" in text
     assert report["recovered"] == 1
-    assert "1 hit was tuned with toy 0.9, but this run has toy 1.0 (another run tells)" in text
+    assert (
+        "1 hit was tuned with toy 0.9, but this run has toy 1.0 (the choices are still used; another run tells)" in text
+    )
     assert report["other_versions"] == [{"tuned_with": "toy 0.9", "running": "toy 1.0", "hits": 1}]
 
 

@@ -147,7 +147,7 @@ def test_a_choice_slower_only_in_the_first_race_is_not_slower() -> None:
     ("contest", "reason"),
     [
         ({"ready": lambda some: {}}, "the choice cannot be launched"),
-        ({"ready": lambda some: {some[0]: Runner(lambda: 5.0)}}, "no other candidate can be launched"),
+        ({"ready": lambda some: {some[0]: Runner(lambda: 5.0)}}, "no candidate except the choice can be launched"),
         ({"ready": lambda some: 1 / 0}, "ZeroDivisionError: division by zero"),
         ({"choice": 7}, "the choice has no other candidate to race against"),
     ],
@@ -201,7 +201,7 @@ def test_a_choice_whose_rivals_all_fail_counts_as_not_raced() -> None:
 
     verdict = race_choice(Gpu(), [5.0, 1.0, 1.0], ready=ready, expected=(OutOfResources,))
 
-    assert verdict.not_raced == "no other candidate can be launched"
+    assert verdict.not_raced == "no candidate except the choice can be launched"
 
 
 def test_on_a_cpu_7_percent_is_noise_and_12_percent_is_slower(monkeypatch: pytest.MonkeyPatch) -> None:

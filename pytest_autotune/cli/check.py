@@ -29,7 +29,7 @@ from pytest_autotune.cli.output import (
 )
 
 
-@click.command("check", short_help="whether caches are valid and sorted; exit status 1 if not")
+@click.command("check", short_help="check that caches are valid and sorted; exit status 1 if not")
 @click.argument("files", metavar="FILE...", nargs=-1, required=True, type=PATH)
 @click.option(
     "--fix",
@@ -52,7 +52,7 @@ def command(files: tuple[str, ...], fix: bool, exported: tuple[str, ...]) -> int
     """
     if exported and len(files) > 1:
         raise CacheError(
-            "--exported", "a module belongs to one cache, but several FILEs are named", "name only its cache"
+            "--exported", "takes one FILE, the cache that the module was exported from", "leave out the other FILEs"
         )
     bad_cache_count = 0
     entry_count = 0

@@ -29,7 +29,7 @@ _XLA = "xla"
 @click.command("convert", short_help="write a cache in another format, or convert from and to XLA's files")
 @click.argument("path", metavar="IN", type=PATH)
 @click.argument("output", metavar="OUT", type=PATH)
-@click.option("--from", "from_", type=click.Choice([_XLA]), help="IN is a file that XLA wrote.")
+@click.option("--from", "from_", type=click.Choice([_XLA]), help="Read IN as a file that XLA wrote.")
 @click.option("--to", type=click.Choice([_XLA]), help="Write a file that XLA can load.")
 @click.option(
     "--xla-format",

@@ -33,7 +33,7 @@ _MAX_VERSIONS_LENGTH = 90
 @click.command("diff", short_help="show how two caches differ")
 @click.argument("old", metavar="OLD", type=PATH)
 @click.argument("new", metavar="NEW", type=PATH)
-@click.option("--exit-code", is_flag=True, help="Exit status 1 if they differ.")
+@click.option("--exit-code", is_flag=True, help="Exit with status 1 if the caches differ.")
 @click.option("--markdown", is_flag=True, help="Print Markdown tables of the changes, for a comment on a pull request.")
 def command(old: str, new: str, exit_code: bool, markdown: bool) -> int:
     """Print the differences between the caches OLD and NEW: a line of counts, then a row for each entry.

@@ -20,18 +20,25 @@ from pytest_autotune.production.export_table import PRESETS, TableLayout, build_
 
 @click.command("export", short_help="write choices as a Python module, or as JSON that other libraries read")
 @click.argument("file", metavar="FILE", type=PATH)
-@click.option("--to", type=click.Choice(["python", "table", "fla"]), required=True, help="The format of OUT.")
+@click.option("--to", type=click.Choice(["python", "table", "fla"]), required=True, help="Write this form; see above.")
 @click.option(
-    "-o", "--output", metavar="OUT", type=PATH, required=True, help="The Python module, or the folder of JSON files."
+    "-o",
+    "--output",
+    metavar="OUT",
+    type=PATH,
+    required=True,
+    help="Write this Python module, or this folder of JSON files.",
 )
-@click.option("--kernel", "kernels", metavar="GLOB", multiple=True, help="Only these kernels. Repeatable.")
-@click.option("--device", "devices", metavar="GLOB", multiple=True, help="Only these devices. Repeatable.")
+@click.option("--kernel", "kernels", metavar="GLOB", multiple=True, help="Export only these kernels. Repeatable.")
+@click.option(
+    "--device", "devices", metavar="GLOB", multiple=True, help="Export only the choices of these devices. Repeatable."
+)
 @click.option(
     "--alias",
     "aliases",
     metavar="'NAME = OTHER'",
     multiple=True,
-    help="The device NAME uses the choices of the device OTHER of the same architecture. Both are bare names, such "
+    help="Let the device NAME use the choices of the device OTHER of the same architecture. Both are bare names, such "
     "as NVIDIA H200, without the brackets that a summary shows. Repeatable.",
 )
 @click.option(
@@ -41,12 +48,18 @@ from pytest_autotune.production.export_table import PRESETS, TableLayout, build_
     "--file",
     "file_pattern",
     metavar="PATH",
-    help="With --to=table: the names of the files, such as 'N={N},{device}.json', with "
-    "{parts} of the key, {device} and {triton}. A part in [brackets] is left out if a name in it has no value.",
+    help="With --to=table: the names of the files, such as 'N={N},{device}.json'. {NAME} stands for a "
+    "value of the key, "
+    "{device} for the GPU, {triton} for the version. Text in [brackets] is left out if a {NAME} in it has no value.",
 )
-@click.option("--row", metavar="NAME", help="With --to=table: the part of the key that the rows are for, such as M.")
 @click.option(
-    "--values", metavar="NAMES", default="", help="With --file: the params in a row, separated by commas. Default: all."
+    "--row", metavar="NAME", help="With --to=table: write a row for each value of this part of the key, such as M."
+)
+@click.option(
+    "--values",
+    metavar="NAMES",
+    default="",
+    help="With --file: write only these params into a row, separated by commas. Default: all.",
 )
 def command(
     file: str,

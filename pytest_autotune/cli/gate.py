@@ -75,9 +75,9 @@ def _parse_limit(context: click.Context, parameter: click.Parameter, text: str |
     metavar="FOLDER/",
     required=True,
     type=PATH,
-    help="The folder of --autotune-report=FOLDER/, with its subfolders.",
+    help="Read all reports in the folder of --autotune-report=FOLDER/ and in its subfolders.",
 )
-@click.option("--expect", metavar="N", type=click.IntRange(1), help="The number of processes that write a report.")
+@click.option("--expect", metavar="N", type=click.IntRange(1), help="Fail unless N processes wrote a report.")
 @click.option(
     "--max-misses",
     metavar="N|P%|off",
@@ -86,7 +86,9 @@ def _parse_limit(context: click.Context, parameter: click.Parameter, text: str |
     callback=_parse_limit,
     help="Fail if more than N or P% of the problems were no hits.",
 )
-@click.option("--fail-on-unused", is_flag=True, help="Fail if no process used an entry of the CACHEs. Needs --expect.")
+@click.option(
+    "--fail-on-unused", is_flag=True, help="Fail if no process used some entry of the CACHEs. Needs --expect."
+)
 @click.option(
     "--max-drift",
     metavar="N|P%|off",

@@ -183,7 +183,7 @@ def _find_program() -> str:
     return NAME
 
 
-@click.command("git-merge", short_help="the merge driver that git runs; git-setup installs it")
+@click.command("git-merge", short_help="merge two versions of a cache; git merge runs this after git-setup")
 @click.argument("ancestor")
 @click.argument("ours")
 @click.argument("theirs")
@@ -233,7 +233,7 @@ def _read_ancestor(file: str, cache_format: Format, path: str) -> Cache:
     return decode(data, cache_format, path)
 
 
-@click.command("git-textconv", short_help="a line for each entry, for git diff; git-setup installs it")
+@click.command("git-textconv", short_help="print one line for each entry; git diff runs this after git-setup")
 @click.argument("file")
 def textconv(file: str) -> None:
     """Print a line for each entry of the cache FILE: the problem, its device, the choice, and the rest in short.

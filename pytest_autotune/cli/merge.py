@@ -38,13 +38,13 @@ from pytest_autotune.cli.output import (
     metavar="OUT",
     type=PATH,
     required=True,
-    help="The cache to write. A file is replaced; a store at a URL keeps its entries.",
+    help="Write this cache. A file is replaced; a store at a URL keeps its entries.",
 )
 @click.option(
     "--base",
     metavar="FILE",
     type=PATH,
-    help="The common ancestor of the FILEs: an entry that one FILE removed is left out.",
+    help="Compare with this common ancestor of the FILEs: leave out an entry that a FILE removed.",
 )
 def command(files: tuple[str, ...], output: str, base: str | None) -> None:
     """Write the entries of all FILEs into one cache, with all devices.

@@ -57,21 +57,21 @@ from pytest_autotune.run.unused import CacheUsage
     metavar="REPORT.json",
     type=PATH,
     multiple=True,
-    help="A report that --autotune-report wrote. Repeatable: an entry that one of the runs used stays.",
+    help="Read this report of --autotune-report. Repeatable: an entry that any of the reports used is kept.",
 )
 @click.option(
     "--reports",
     "folder",
     metavar="FOLDER/",
     type=PATH,
-    help="The folder of --autotune-report=FOLDER/: use all its reports, as --together. Needs --expect.",
+    help="Read all reports in the folder of --autotune-report=FOLDER/, as with --together. Needs --expect.",
 )
-@click.option("--expect", metavar="N", type=click.IntRange(1), help="The number of reports in FOLDER/.")
+@click.option("--expect", metavar="N", type=click.IntRange(1), help="Refuse a folder that does not have N reports.")
 @click.option(
     "--together",
     is_flag=True,
-    help="The reports are parts of one run, such as shards: drop the entries that all parts together did not use. If a "
-    "test was skipped or failed, nothing is dropped, because the test may need any entry.",
+    help="Take the reports as parts of one run, such as shards, and drop the entries that no part used. If a "
+    "test was skipped or failed, no entry is dropped, because the test may need any entry.",
 )
 @click.option(
     "--allow-skipped",
@@ -205,7 +205,7 @@ def _list_folder_paths(folder: str, expect: int | None) -> list[str]:
     reports = without_repeated([read_process_report(path) for path in list_report_files(folder)])
     errors = list_folder_errors(reports, expect, read_ci_run(os.environ).id)
     if errors:
-        raise CacheError(folder, "; ".join(errors), "nothing was dropped")
+        raise CacheError(folder, "; ".join(errors), "no entry was dropped")
     return [report.path for report in reports]
 
 
@@ -249,11 +249,11 @@ class ReportedUse:
         """
         collected = self.record.collected
         if self.no_part_reason and not allow_skipped:
-            doubt = f"{self.path}: the process did not use the cache ({self.no_part_reason}), so nothing was dropped"
+            doubt = f"{self.path}: the process did not use the cache ({self.no_part_reason}), so no entry was dropped"
             return f"{doubt} (to drop entries all the same, add --allow-skipped)"
         if collected.not_passed_reason:
             doubt = (
-                f"{self.path}: {collected.not_passed_reason}, so its tests may need any entry, and nothing was dropped"
+                f"{self.path}: {collected.not_passed_reason}, so its tests may need any entry, and no entry was dropped"
             )
             if not collected.has_only_skips:
                 return doubt
@@ -261,7 +261,7 @@ class ReportedUse:
                 return f"{doubt} (to drop entries all the same, add --allow-skipped)"
         if collected.bypass_reason:
             # A test without tuners asked for no entry, and the same test may ask for entries in another run.
-            return f"{self.path}: {collected.bypass_reason}, so it may need any entry, and nothing was dropped"
+            return f"{self.path}: {collected.bypass_reason}, so it may need any entry, and no entry was dropped"
         return ""
 
 

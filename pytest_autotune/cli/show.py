@@ -39,10 +39,10 @@ _SUGGESTION_COUNT = 5
 @click.option(
     "--kernel",
     metavar="NAME",
-    help="Only kernels whose TUNER:KERNEL contains NAME, or matches a glob such as *matmul*.",
+    help="Show only kernels whose TUNER:KERNEL contains NAME, or matches a glob such as *matmul*.",
 )
-@click.option("--device", metavar="NAME", help="Only devices whose id or name contains NAME, or matches a glob.")
-@click.option("--summary", is_flag=True, help="Only one row for each kernel and device.")
+@click.option("--device", metavar="NAME", help="Show only devices whose id or name contains NAME, or matches a glob.")
+@click.option("--summary", is_flag=True, help="Show only one row for each kernel and device.")
 def command(file: str, kernel: str | None, device: str | None, summary: bool) -> int:
     """Print the cache FILE as tables: a table for each kernel and device, with a row for each problem."""
     cache = with_warning(stores.read_cache(file))

@@ -144,7 +144,7 @@ MODES = (
             Option(
                 "verify",
                 "verify",
-                "Measure whether another candidate is faster than each loaded choice, and list such choices; an update "
+                "Measure whether another candidate is faster than a loaded choice, and list such choices; an update "
                 "replaces them. 2/7: check only the second of seven parts",
                 "all|I/K",
                 only="flag",
@@ -160,7 +160,7 @@ MODES = (
             Option(
                 "verify_seconds",
                 "seconds",
-                "Seconds that each process may spend on --autotune-verify",
+                "Spend at most so many seconds of each process on --autotune-verify",
                 default="300",
                 only="ini",
             ),

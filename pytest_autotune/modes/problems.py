@@ -184,13 +184,13 @@ def _list_lines(reports: ProblemReports, uncovered_count: int, incomplete_reason
 
     :param incomplete_reason: why the run was not complete; empty if it was complete.
     """
-    problems = f"{describe_count(len(reports.counts), 'problem')} of production"
+    problems = f"{describe_count(len(reports.counts), 'problem')} used in production"
     if not uncovered_count:
         line = f"{problems}, all covered by the tests"
     else:
         line = f"{problems}: {uncovered_count} not covered by the tests"
         if incomplete_reason:
-            line += f" (this run was not complete: {incomplete_reason})"
+            line += f" (tests that did not run may cover more: {incomplete_reason})"
     if not reports.torn_lines:
         return (line,)
     count = describe_count(len(reports.torn_lines), "line")

@@ -30,7 +30,7 @@ SLOWER_THRESHOLD = 0.05
 #: The reason for not counting a race.
 DISTURBED = "another process may have used the device during the race"
 #: The reason for not counting a race in which no candidate but the choice can be launched.
-NO_RIVAL = "no other candidate can be launched"
+NO_RIVAL = "no candidate except the choice can be launched"
 #: The most time of one race. Long kernels differ less from launch to launch.
 LIMITS = Limits(each_us=50_000.0, all_us=300_000.0)
 

@@ -155,7 +155,8 @@ class Controller:
         notes: list[str] = []
         if self._initial_caches.loaded:
             notes += [
-                f"{path} does not exist, so it was not loaded (allowed by ?optional)" for path in self._absent_caches
+                f"{path} does not exist, so it was not loaded (?optional in the load path allows this)"
+                for path in self._absent_caches
             ]
         caches = [cache for _, cache in self._initial_caches.loaded]
         caches.append(self._initial_caches.dump_cache)
@@ -366,14 +367,12 @@ class Controller:
         recovered_events, damaged_recovered_count = self._log_folder.recovered
         if damaged_count:
             self._notes.append(
-                f"{describe_count(damaged_count, 'line')} of this run's log cannot be "
-                f"read, so some results of "
-                f"the workers may be missing, so some "
-                f"results of the workers may be missing"
+                f"{describe_count(damaged_count, 'line')} in the log of this run cannot be read, so some results of "
+                f"the workers may be missing"
             )
         if damaged_recovered_count:
             lines = describe_count(damaged_recovered_count, "line")
-            self._notes.append(f"{lines} of the logs of earlier runs cannot be read, so their tunings are lost")
+            self._notes.append(f"{lines} in the logs of earlier runs cannot be read, so the tunings in them are lost")
         collected = collect(events, recovered_events)
         shortfall = self._completeness.find_shortfall(session, exitstatus, self._crashed_workers, collected)
         not_passed = self._completeness.find_not_passed(session, exitstatus, self._crashed_workers, collected)

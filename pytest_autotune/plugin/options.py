@@ -54,8 +54,7 @@ OPTIONS = (
     Option(
         "on_miss",
         "word",
-        "Without an entry for a problem: tune; use the first candidate, or the choice of the "
-        "nearest entry; or fail the "
+        "If a problem has no entry: tune it, use the first candidate or the choice of the nearest entry, or fail the "
         "test (error)",
         "tune|first|nearest|error",
         "tune",
@@ -63,20 +62,30 @@ OPTIONS = (
     Option(
         "on_stale",
         "word",
-        "With a stale entry: tune again; use its choice; or fail the test (error)",
+        "If the entry of a problem is stale: tune again, use its choice, or fail the test (error)",
         "tune|use|error",
         "tune",
     ),
     Option("max_misses", "limit", "Fail the run if more than N or P% of the problems are no hits", "N|P%|off", "off"),
-    Option("fail_on_unused", "switch", "Fail a complete run if it used not all of the loaded entries"),
+    Option("fail_on_unused", "switch", "Fail a complete run that did not use all loaded entries"),
     Option("report", "paths", f"Write a report to this file, which ends in {', '.join(FILES)}. Repeatable", "PATH"),
-    Option("tuners", "names", f"Only these tuners: {', '.join(TUNERS)}, or a tuner of another package", "NAMES", "all"),
-    Option("ignore", "lines", "Kernels to leave alone, as globs of TUNER:KERNEL: triton:mylib.fuzz.*", only="ini"),
-    Option("device_alias", "pairs", "Lines DEVICE = OTHER: DEVICE may use the entries of OTHER", only="ini"),
+    Option(
+        "tuners",
+        "names",
+        f"Use the cache only for these tuners: {', '.join(TUNERS)}, or a tuner of another package",
+        "NAMES",
+        "all",
+    ),
+    Option(
+        "ignore", "lines", "Leave these kernels alone, globs of TUNER:KERNEL such as triton:mylib.fuzz.*", only="ini"
+    ),
+    Option("device_alias", "pairs", "Let DEVICE use the entries of OTHER, in lines DEVICE = OTHER", only="ini"),
     Option("keep_candidates", "switch", "Keep every candidate's time in the file, not only the choice", only="ini"),
-    Option("wait_timeout", "seconds", "Seconds that a tuning waits for other workers", default="120", only="ini"),
+    Option(
+        "wait_timeout", "seconds", "Wait at most so many seconds for another worker's tuning", default="120", only="ini"
+    ),
     Option("ci", "word", "auto: write annotations and a step summary on GitHub", "auto|off", "auto", only="ini"),
-    Option("spread_gpus", "switch", "With pytest-xdist and n NVIDIA GPUs, worker i sees only GPU i mod n", only="ini"),
+    Option("spread_gpus", "switch", "With pytest-xdist and n NVIDIA GPUs, show worker i only GPU i mod n", only="ini"),
     Option("debug", "switch", "Write tracebacks of the plugin's own errors to standard error", only="ini"),
     *(option for mode in MODES for option in mode.options),
 )

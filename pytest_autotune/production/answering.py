@@ -41,7 +41,7 @@ def hook_triton(module: ModuleType) -> None:
     original: Any = vars(autotuner_class).get("prune_configs")
     if original is None or not _has_expected_attributes(autotuner_class):
         warnings.warn(
-            "pytest_autotune.use(): this version of Triton is not supported, so it tunes (upgrade pytest-autotune)",
+            "pytest_autotune.use(): this version of Triton is not supported, so Triton tunes (upgrade pytest-autotune)",
             stacklevel=2,
         )
         return

@@ -125,7 +125,9 @@ def _describe_export(written_count: int, file_count: int, omitted_count: int, co
     """
     parts = [f"{describe_count(written_count, 'choice')} in {describe_count(file_count, 'file')}"]
     if omitted_count:
-        parts.append(f"{describe_count(omitted_count, 'entry')} left out, because the files cannot hold their values")
+        parts.append(
+            f"{describe_count(omitted_count, 'entry')} not exported, because the files cannot hold their values"
+        )
     if contested_count:
         parts.append(f"{describe_count(contested_count, 'key')} left out, because each has several choices")
     return "; ".join(parts)

@@ -71,11 +71,14 @@ def _describe_export(exportable: ExportableEntries, choices: SelectedChoices, de
     exported = f"{describe_count(len(choices.entries), 'choice')} of {describe_count(kernel_count, 'kernel')}"
     parts = [f"{exported} for {', '.join(device_names)}"]
     if exportable.other_count:
-        parts.append(f"{describe_count(exportable.other_count, 'entry')} of other tuners left out")
+        parts.append(
+            f"{describe_count(exportable.other_count, 'entry')} of other tuners not exported, because a "
+            "module is only for Triton"
+        )
     unexportable_count = exportable.triton_count - len(exportable.plain)
     if unexportable_count:
         parts.append(
-            f"{describe_count(unexportable_count, 'entry')} left out, because an export cannot hold their values"
+            f"{describe_count(unexportable_count, 'entry')} not exported, because an export cannot hold their values"
         )
     if choices.ambiguous:
         problems = describe_count(len(choices.ambiguous), "problem")

@@ -319,7 +319,7 @@ def _spell_value(entry: Entry, layout: TableLayout, name: str, values: Mapping[s
         event = f"its key has no {name}, which --file or the preset names"
         raise CacheError(problem, event, f"it has {', '.join(values)}")
     if name == "triton" and not value:
-        raise CacheError(problem, "does not say with which Triton it was tuned", "leave {triton} out of --file=")
+        raise CacheError(problem, "its entry does not record a version of Triton", "leave {triton} out of --file=")
     spelled = layout.spell(name, value)
     # A separator would lead into another folder, and so would a value that consists of dots.
     if spelled and re.search(r"[/\\\0]|^\.*$", spelled):

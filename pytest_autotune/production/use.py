@@ -331,7 +331,7 @@ class ShippedCache:
         running_version = getattr(sys.modules.get(library), "__version__", version)
         if running_version.startswith(version) or not self._is_first_warning(problem, "version"):
             return
-        remedy = f"retune where you can: pytest --autotune-load= --autotune-dump={self._path}"
+        remedy = f"tune again with this version: pytest --autotune-load= --autotune-dump={self._path}"
         _warn(f"{problem.kernel} was tuned with {library} {version}, and this is {running_version} ({remedy})")
 
     def _warn_once(self, problem: LaunchedProblem, kind: str, text: str) -> None:

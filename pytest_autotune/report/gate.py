@@ -116,7 +116,7 @@ def _explain_unjudged_run(result: RunResult) -> str:
     """Return why neither misses nor unused entries of a run can be judged; empty if they can."""
     if result.no_part_reason:
         # The caches are optional, and this machine cannot use them.
-        return f"{result.no_part_reason}, and the cache is optional (?optional)"
+        return f"{result.no_part_reason}, which ?optional in the load path allows"
     if not result.is_judged:
         return "no cache was loaded"
     if result.request.plan.is_update:
@@ -289,7 +289,7 @@ def describe_lost_gpus(reason: str, gpus: Collection[Device]) -> str:
     names = " and ".join(sorted({gpu.name for gpu in gpus}))
     return (
         f"the cache has entries for {names}, but no test ran a kernel on such a GPU: {reason} (run "
-        f"the suite where it is visible)"
+        f"the suite on a machine with this GPU)"
     )
 
 
@@ -436,7 +436,7 @@ def describe_unnamed_tuners(tuners: Iterable[str], named_by: str) -> str:
     :param named_by: the option that names the other tuners: ``--autotune-tuners=triton``.
     """
     names = ", ".join(tuners)
-    return f"loaded entries were not used: {named_by} leaves out {names} (name it there, or set autotune_ignore)"
+    return f"loaded entries were not used: {named_by} leaves out {names} (name it there, or add it to autotune_ignore)"
 
 
 def _describe_entries_were(count: int) -> str:

@@ -37,7 +37,7 @@ def _advise_on_hypothesis(rows: Sequence[ProblemRow]) -> str:
     kernels = describe_kernels(_list_kernels(rows))
     return (
         f"Hypothesis draws {len(rows)} of these problems anew in each run, so no update covers them: fix its seed "
-        f"(derandomize=True), let it draw from few values, or set autotune_ignore (ini) for {kernels}."
+        f"(derandomize=True), let it draw from few values, or add {kernels} to autotune_ignore (ini)."
     )
 
 
@@ -132,7 +132,7 @@ def _list_adapter_hints(result: RunResult) -> list[str]:
     unhooked = sorted(set(map(library_of, result.unhooked_tuners)))
     if unhooked:
         names = " and ".join(unhooked)
-        advice = f"Upgrade pytest-autotune or the adapter of {names}, or report that it could not be hooked"
+        advice = f"The plugin could not hook {names}: upgrade pytest-autotune or its adapter, or report the failure"
         hints.append(f"{advice}; {_advise_to_ignore(unhooked)}")
     without_adapter = result.tuners_without_adapter
     if without_adapter:
@@ -175,7 +175,7 @@ def _list_bypass_hints(result: RunResult) -> list[str]:
         words.append("untracked")
     if unrecorded:
         words.append("unrecorded")
-    ignore = f"set autotune_ignore (ini) for {describe_kernels(kernels)}"
+    ignore = f"add {describe_kernels(kernels)} to autotune_ignore (ini)"
     return [
         f"An update does not help for {' or '.join(words)} problems: fix the cause that each row names, or {ignore}."
     ]

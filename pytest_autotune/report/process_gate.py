@@ -311,7 +311,7 @@ def _describe_wrong_count(count: int, expected_count: int) -> str:
     if count < expected_count:
         difference = "some wrote none (did each job start and end?)"
     counts = describe_count(count, "report")
-    return f"found {counts}, but --expect is {expected_count} processes: {difference}"
+    return f"found {counts}, but --expect={expected_count}: {difference}"
 
 
 def _find_run_error(report: ProcessReport, run_id: str) -> str:

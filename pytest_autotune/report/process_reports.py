@@ -123,7 +123,7 @@ def read_process_report(path: Path) -> ProcessReport:
 
 def _describe_format_version(version: object) -> str:
     """Return the error of a report in a format that this version of the plugin does not know."""
-    return f"has format_version {version}, not {FORMAT_VERSION}: use the same pytest-autotune in all jobs"
+    return f"has format_version {version}, not {FORMAT_VERSION} (use the same pytest-autotune in all jobs)"
 
 
 def _decode_ci_run(fields: Mapping[str, object]) -> CiRun:

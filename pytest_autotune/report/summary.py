@@ -161,7 +161,12 @@ def list_notes(result: RunResult, verbosity: int) -> list[Line]:
         )
     notes += list_warnings(result)
     if result.no_part_reason and not result.gate.skip_reason:
-        notes.append(Line(f"the cache was not used: {result.no_part_reason} (allowed by ?optional)", color="yellow"))
+        notes.append(
+            Line(
+                f"the cache was not used: {result.no_part_reason} (?optional in the load path allows this)",
+                color="yellow",
+            )
+        )
     if verbosity >= 0:
         notes += _list_entry_notes(result)
     notes += _list_unasked_notes(result, verbosity)
@@ -219,12 +224,10 @@ def _list_crashes(result: RunResult) -> list[Line]:
 def _list_entry_notes(result: RunResult) -> list[Line]:
     """Return the notes about entries of other versions, names or devices, and about entries that a dump leaves out."""
     notes = []
-    mode_hints = ""
-    if result.request.mode_hints:
-        mode_hints = f" ({'; '.join(result.request.mode_hints)})"
+    advice = "; ".join(["the choices are still used", *result.request.mode_hints])
     for (tuned_version, version), hit_count in result.other_version_counts.items():
         hits = describe_count(hit_count, "hit was", "hits were")
-        notes.append(Line(f"{hits} tuned with {tuned_version}, but this run has {version}{mode_hints}"))
+        notes.append(Line(f"{hits} tuned with {tuned_version}, but this run has {version} ({advice})"))
     rename_advice = ""
     if result.collected.unasked_reason:
         # A test that did not run may still ask for the old name, so this run renames nothing.
@@ -232,7 +235,9 @@ def _list_entry_notes(result: RunResult) -> list[Line]:
     for (old_name, new_name), hit_count in result.rename_counts.items():
         hits = describe_count(hit_count, "hit")
         notes.append(
-            Line(f"{hits} of {new_name}: the cache has the entries under its old name {old_name}{rename_advice}")
+            Line(
+                f"{hits} of {new_name}: the cache has the entries under the kernel's old name {old_name}{rename_advice}"
+            )
         )
     for device, entry_device in result.alias_counts:
         notes.append(Line(f"{device} used the entries of {entry_device}, as autotune_device_alias (ini) says"))
@@ -441,7 +446,7 @@ def describe_dump(result: RunResult) -> str:
         text += f": {result.merged.counts_text}"
     if dump.lost_comment_lines:
         lines = describe_count(dump.lost_comment_lines, "comment line")
-        text += f"; {lines} of the old file removed, because a dump keeps no comments"
+        text += f"; {lines} of the old file dropped, because a dump keeps no comments"
     if dump.restored_count:
         entries = describe_count(dump.restored_count, "entry")
         text += f"; {entries} written again that the file lost during the run"

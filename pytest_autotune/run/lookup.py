@@ -323,7 +323,7 @@ class Lookup:
                 fields["changed"] = tuple(fields["changed"])
             return Lookup(event.identity, test=event.test, result=result, **fields)
         except (TypeError, KeyError, AttributeError) as error:
-            raise ValueError(f"not a lookup: {error}") from None
+            raise ValueError(f"not a valid record of a problem: {error}") from None
 
 
 #: The names of results in events.
@@ -366,7 +366,7 @@ def _read_result(event: Event) -> LookupResult:
     # All other results have an entry.
     is_recorded_search = name == "tuned"
     if event.entry is None or is_recorded_search is not (event.kind == TUNED):
-        raise ValueError(f"not a lookup: a {event.kind} event with the result {name}")
+        raise ValueError(f"not a valid record of a problem: a {event.kind} event with the result {name}")
     is_disturbed = bool(data.get("is_disturbed", False))
     if name == "used":
         return UsedEntry(event.entry)
@@ -376,7 +376,7 @@ def _read_result(event: Event) -> LookupResult:
         return TunedEntry(event.entry, is_disturbed, bool(data.get("has_failed", False)))
     if name == "shared":
         return SharedEntry(event.entry, is_disturbed)
-    raise ValueError(f"not a lookup: the result {name}")
+    raise ValueError(f"not a valid record of a problem: the result {name}")
 
 
 @dataclass(frozen=True)

@@ -196,7 +196,7 @@ def _decode_lookups(processes_and_events: Sequence[Any]) -> tuple[Lookup, ...]:
     for process, plain in processes_and_events:
         lookup = Lookup.from_event(_decode_event(plain))
         if lookup is None:
-            raise ValueError("an event of the record is no lookup")
+            raise ValueError("one of its records is no result of a problem")
         lookups.append(replace(lookup, process=str(process)))
     return tuple(lookups)
 
@@ -210,7 +210,7 @@ def _decode_identities(plain_events: Sequence[Any]) -> frozenset[Identity]:
     for plain in plain_events:
         identity = _decode_event(plain).identity
         if identity is None:
-            raise ValueError("an event of the record has no identity")
+            raise ValueError("one of its records does not name its problem")
         identities.add(identity)
     return frozenset(identities)
 

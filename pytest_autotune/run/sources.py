@@ -154,7 +154,7 @@ class LoadedCaches:
 
         1. The tuner has rejected an entry of this source: stale.
         2. An entry has the problem's kernel, key and device: a hit or stale, by the fingerprint and the candidates.
-        3. An entry of the same code has another kernel name, which no test asks for: a hit, "moved from".
+        3. An entry of the same code has another kernel name, which no test asks for: a hit, "renamed from".
         4. An entry has the kernel and the key, but another device: a mismatch.
         5. Otherwise: a miss.
         """
@@ -171,7 +171,7 @@ class LoadedCaches:
             return self._find_hit_or_stale(question, device_entries)
         renamed_entry = self._find_renamed_entry(question)
         if renamed_entry is not None:
-            return Answer(Outcome.HIT, f"moved from {renamed_entry.problem.kernel}", UsedEntry(renamed_entry))
+            return Answer(Outcome.HIT, f"renamed from {renamed_entry.problem.kernel}", UsedEntry(renamed_entry))
         if same_key_entries:
             devices = ", ".join(sorted({str(entry.problem.device) for entry in same_key_entries}))
             return Answer(Outcome.MISMATCH, f"tuned on {devices}, but this run is on {question.problem.device}")

@@ -161,7 +161,9 @@ class Tuning:
             rejection_count = len(self._rejections)
             yield self.entry
             if len(self._rejections) == rejection_count:
-                raise RuntimeError("the tuner's adapter did not say whether it used the entry (report this as a bug)")
+                raise RuntimeError(
+                    "the tuner's adapter did not say whether it used the entry (report this to its author)"
+                )
 
     def reject(self, reason: str) -> None:
         """Reject ``entry``, which the tuner cannot use. Afterwards ``entry`` is the next entry, or None.

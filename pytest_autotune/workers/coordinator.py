@@ -159,11 +159,8 @@ class Coordinator:
                 self._compile_folder = self._folder
             except OSError as error:
                 self._locks.note(
-                    f"{self._folder.parent}: {error.strerror or error}; workers do not share "
-                    f"tunings (free space, or "
-                    f"set TMPDIR to a local disk) (free space, or "
-                    f"set TMPDIR to a local disk) (free "
-                    f"space, or set TMPDIR to a local disk)"
+                    f"{self._folder.parent}: {error.strerror or error}; workers do not share tunings (free space, or "
+                    f"set TMPDIR to a local disk)"
                 )
         return self._membership is not None
 

@@ -63,8 +63,8 @@ class Ranks:
         try:
             return bytes(self._store.get(name))
         except Exception as error:  # torch raises several classes for a time-out
-            remedy = f"see the output of rank 0; it must load its caches within {_TIMEOUT.seconds} s of this rank"
-            raise CacheError(f"rank {self._rank}", f"nothing came from rank 0: {error}", remedy) from None
+            remedy = f"see the output of rank 0, which must load its caches within {_TIMEOUT.seconds} s of this rank"
+            raise CacheError(f"rank {self._rank}", f"rank 0 did not send its caches: {error}", remedy) from None
 
     @property
     def is_rank_0(self) -> bool:

@@ -225,7 +225,7 @@ def test_the_github_shards_fail_for_a_lost_gpu_or_report(project: Project) -> No
     github.job(jobs["gate"])
 
     shutil.rmtree(github.artefacts / "autotune-2")
-    assert "found 1 report, but --expect is 2 processes: some wrote none (did each job start and end?)" in github.job(
+    assert "found 1 report, but --expect=2: some wrote none (did each job start and end?)" in github.job(
         jobs["gate"], status=1
     )
 
@@ -236,7 +236,7 @@ def test_the_github_shards_fail_for_a_lost_gpu_or_report(project: Project) -> No
     github.job(jobs["gate"])
 
     github.job(jobs["test"], group=2, environment={"GITHUB_RUN_ID": "6"})
-    assert "is of run 6, not of run 7" in github.job(jobs["gate"], status=1)
+    assert "is a report of CI run 6, not of CI run 7" in github.job(jobs["gate"], status=1)
 
     for group in (1, 2):
         github.job(jobs["test"], status=1, group=group, environment=LOST)
@@ -273,7 +273,7 @@ def test_the_update_workflow_deletes_no_entry_if_a_gpu_was_lost(project: Project
 
     shutil.rmtree(github.artefacts / "autotune-1")
     commit = {"steps": [step for step in jobs["commit"]["steps"] if "git push" not in step.get("run", "")]}
-    with pytest.raises(AssertionError, match="found 1 report, but --expect is 2 processes"):
+    with pytest.raises(AssertionError, match="found 1 report, but --expect=2"):
         github.job(commit)
 
 

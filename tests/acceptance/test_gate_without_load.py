@@ -221,7 +221,7 @@ def test_the_gate_fails_if_gpu_tests_skip_and_only_the_cpu_hits(serial_suite: Su
     names = "Other GPU and Toy GPU"
     message = (
         f"the cache has entries for {names}, but no test ran a kernel on such a GPU: 1 test was skipped "
-        "(run the suite where it is visible)"
+        "(run the suite on a machine with this GPU)"
     )
     result.stdout.fnmatch_lines([f"!* {message} !*"])
     optional = serial_suite.run("--autotune-load=cache.textproto?optional", gate, TOY_DEVICE="CPU")
@@ -268,7 +268,7 @@ def test_the_gate_fails_if_an_option_excludes_a_loaded_tuner(serial_suite: Suite
     result = serial_suite.load("--autotune-max-misses=0", *([spelt] if "=" in spelt else []))
 
     assert result.ret == pytest.ExitCode.TESTS_FAILED
-    message = f"loaded entries were not used: {spelt} leaves out toy (name it there, or set autotune_ignore)"
+    message = f"loaded entries were not used: {spelt} leaves out toy (name it there, or add it to autotune_ignore)"
     result.stdout.fnmatch_lines([f"!* {message} !*"])
 
 
@@ -284,7 +284,7 @@ def test_a_gate_fails_if_loaded_entries_have_no_adapter(serial_suite: Suite, gat
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     message = (
         "!* loaded entries were not used: --autotune-tuners=toy leaves out xla (name it "
-        "there, or set autotune_ignore) !*"
+        "there, or add it to autotune_ignore) !*"
     )
     result.stdout.fnmatch_lines([message])
     result = serial_suite.load("--autotune-load=gone.textproto", gate)

@@ -60,7 +60,7 @@ def test_without_a_gpu_the_gate_fails_if_a_hook_deselects_tests(
         result.stdout.fnmatch_lines(
             [
                 "!* the cache has entries for Toy GPU, but no test ran a kernel on such a GPU: * (run "
-                "the suite where it is visible)*"
+                "the suite on a machine with this GPU)*"
             ]
         )
     optional = two_devices.run("--autotune-load=cache.textproto?optional", gate, TOY_DEVICE="CPU")
@@ -138,7 +138,7 @@ def test_the_gate_command_fails_if_no_process_sees_a_gpu(
     assert main(["gate", "cache.textproto", "--reports=reports/", "--expect=1"]) == 1
     lost = (
         "FAILED: the cache has entries for Toy GPU, but no test ran a kernel on such a GPU: no GPU "
-        "is visible (run the suite where it is visible)"
+        "is visible (run the suite on a machine with this GPU)"
     )
     assert lost in capsys.readouterr().out
     (two_devices.folder / "reports").rename("old")

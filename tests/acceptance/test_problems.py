@@ -45,7 +45,7 @@ def test_problems_used_in_production_but_by_no_test_are_listed(suite: Suite, sec
         f"{first}[16] - toy:lib.matmul (M=20, N=8): {asked}, but by no test; the nearest test has M=16",
         f"UNCOVERED toy:lib.other (M=16): {asked}, but by no test; no test calls this kernel at all",
     ]
-    assert "4 problems of production: 3 not covered by the tests" in lines
+    assert "4 problems used in production: 3 not covered by the tests" in lines
     report = json.loads((suite.folder / "report.json").read_text())
     assert [row["nearest_test"] for row in report["uncovered"]] == [
         "test_lib.py::test_matmul[4096]",
@@ -58,11 +58,13 @@ def test_the_summary_says_if_tests_cover_all_listed_problems(serial_suite: Suite
     """After an incomplete run, the line gives the reason why the run was not complete."""
     suite = write(serial_suite, ("lib.matmul", {"M": 16, "N": 8}))
 
-    assert "1 problem of production, all covered by the tests" in section(suite.run("--autotune-problems=misses.jsonl"))
+    assert "1 problem used in production, all covered by the tests" in section(
+        suite.run("--autotune-problems=misses.jsonl")
+    )
 
     partly = section(suite.run("--autotune-problems=misses.jsonl", "-k4096"))
     assert (
-        "1 problem of production: 1 not covered by the tests (this run was not complete: -k "
+        "1 problem used in production: 1 not covered by the tests (tests that did not run may cover more: -k "
         "selects a part of the tests)" in partly
     )
 
@@ -75,7 +77,7 @@ def test_a_cut_off_line_in_a_problems_file_is_skipped_and_noted(serial_suite: Su
 
     lines = section(suite.run("--autotune-problems=misses.jsonl"))
 
-    assert "1 problem of production, all covered by the tests" in lines
+    assert "1 problem used in production, all covered by the tests" in lines
     assert "misses.jsonl:2: the line was cut off by a kill or a full disk (2 lines ignored)" in lines
 
 

@@ -231,12 +231,9 @@ def test_the_gate_command_fails_if_a_report_is_missing(gate: Gate) -> None:
     gate.run_parts("test_a.py", "test_b.py")
 
     assert gate.judge("--expect=3") == 1
-    assert (
-        "FAILED: found 2 reports, but --expect is 3 processes: some wrote none (did "
-        "each job start and end?)" in gate.lines
-    )
+    assert "FAILED: found 2 reports, but --expect=3: some wrote none (did each job start and end?)" in gate.lines
     assert gate.judge("--expect=1") == 1
-    line = "found 2 reports, but --expect is 1 processes: there are too many (remove old reports)"
+    line = "found 2 reports, but --expect=1: there are too many (remove old reports)"
     assert f"FAILED: {line}" in gate.lines
 
 
@@ -557,7 +554,8 @@ def test_the_gate_command_fails_if_a_process_excludes_a_tuner(gate: Gate) -> Non
 
     assert gate.judge("--expect=3") == 1
     left_out = (
-        "loaded entries were not used: --autotune-tuners=triton leaves out toy (name it there, or set autotune_ignore)"
+        "loaded entries were not used: --autotune-tuners=triton leaves out toy (name it there, or add it "
+        "to autotune_ignore)"
     )
     path = gate.report_of("test_c.py").relative_to(gate.suite.folder)
     assert gate.lines[-1] == f"FAILED: {path}: {left_out}"
@@ -643,7 +641,7 @@ def test_prune_reads_all_reports_of_a_folder_and_needs_expect(gate: Gate, capsys
     assert "test_c.py::test_c[0] was skipped, so its tests may need any entry" in capsys.readouterr().out
     gate.edit_report("test_b.py", lambda report: report.update(took_no_part="no GPU is visible"))
     assert main([*prune, "--expect=3"]) == 0
-    assert "the process did not use the cache (no GPU is visible), so nothing was dropped" in capsys.readouterr().out
+    assert "the process did not use the cache (no GPU is visible), so no entry was dropped" in capsys.readouterr().out
     gate.edit_report("test_c.py", lambda report: report.update(finished=False))
     assert main([*prune, "--expect=3", "--allow-skipped"]) == 4
 
@@ -695,7 +693,7 @@ def test_prune_keeps_all_entries_if_a_process_ended_early(
     assert main(["prune", "cache.textproto", "--together", *parts]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "0 entries dropped, 6 kept"
-    assert lines[1].endswith(", so its tests may need any entry, and nothing was dropped")
+    assert lines[1].endswith(", so its tests may need any entry, and no entry was dropped")
     assert main(["prune", "cache.textproto", "--reports=reports/", "--expect=3"]) == 4
 
 

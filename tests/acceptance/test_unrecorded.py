@@ -103,8 +103,7 @@ def test_a_search_that_raises_is_unrecorded_and_passes_the_gate(serial_suite: Su
     assert section(result)[1:] == [
         "1 hit; 1 not saved",
         "An update does not help for unrecorded problems: fix the cause that each row names, or "
-        "set autotune_ignore (ini) for "
-        "toy:lib.bad.",
+        "add toy:lib.bad to autotune_ignore (ini).",
     ]
 
 

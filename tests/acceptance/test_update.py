@@ -38,7 +38,7 @@ def test_a_dump_counts_the_comment_lines_that_it_drops(outdated: Suite, section)
 
     written = section(outdated.load("--autotune-update"))[-1]
 
-    assert "2 comment lines of the old file removed, because a dump keeps no comments" in written
+    assert "2 comment lines of the old file dropped, because a dump keeps no comments" in written
     assert "#  " not in outdated.cache.read_text()
     outdated.cache.write_text(outdated.cache.read_text().replace("lib.stale", "lib.other"))
     assert "comment" not in section(outdated.load("--autotune-update"))[-1]

@@ -245,7 +245,7 @@ def test_max_drift_fails_if_an_option_leaves_out_a_tuner(serial_suite: Suite) ->
     limit = ["--autotune-verify=all", "--autotune-tuners=function", "--autotune-max-drift=99"]
     message = (
         "!* loaded entries were not used: --autotune-tuners=function leaves out toy (name it "
-        "there, or set autotune_ignore) !*"
+        "there, or add it to autotune_ignore) !*"
     )
 
     for options in ([], ["--autotune-max-misses=0"]):  # said once

@@ -181,15 +181,15 @@ def test_on_miss_error_fails_the_test_whose_jax_program_misses(serial: Suite) ->
 @pytest.mark.parametrize(
     ("call", "reason"),
     [
-        ('overrides=[("xla_gpu_autotune_level", 0)]', "--xla_gpu_autotune_level=0 is set: XLA tunes nothing"),
-        ('flags={"xla_gpu_deterministic_ops": 1}', "--xla_gpu_deterministic_ops is set: XLA tunes nothing then"),
+        ('overrides=[("xla_gpu_autotune_level", 0)]', "with --xla_gpu_autotune_level=0, XLA tunes nothing"),
+        ('flags={"xla_gpu_deterministic_ops": 1}', "with --xla_gpu_deterministic_ops, XLA tunes nothing and"),
         (
             'overrides=[("xla_gpu_exclude_nondeterministic_ops", "true")]',
-            "--xla_gpu_exclude_nondeterministic_ops is set",
+            "with --xla_gpu_exclude_nondeterministic_ops, XLA tunes",
         ),
         (
             'flags={"xla_gpu_dump_autotune_results_to": "x.pb"}',
-            "--xla_gpu_dump_autotune_results_to is set: remove it, --autotune-dump does the same",
+            "XLA's flag --xla_gpu_dump_autotune_results_to is set, and --autotune-dump does the same: remove the flag",
         ),
         ('overrides=[("xla_gpu_per_fusion_autotune_cache_dir", "d")]', "the compiler option xla_gpu_per_fusion_"),
     ],

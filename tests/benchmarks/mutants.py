@@ -65,7 +65,7 @@ EQUIVALENT: dict[tuple[str, str], str] = {
     ): "pytest.version_tuple has three parts or more, so it is never equal to (9, 2)",
     (
         "production/answering.py",
-        'warnings.warn("pytest_autotune.use(): this version of Triton is not supported, so it tunes '
+        'warnings.warn("pytest_autotune.use(): this version of Triton is not supported, so Triton tunes '
         '(upgrade pytest-autotune)", stacklevel=3)',
     ): "wrapt calls the hook, so the warning names a line of wrapt or of use.py, and never a line of the user",
     (

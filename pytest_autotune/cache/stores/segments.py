@@ -337,11 +337,11 @@ class SegmentStore:
         if data is None:
             return Cache(lossy=(place, "is listed by the store, which then answers 404, so it was ignored", remedy))
         if not _is_intact(name, data):
-            return Cache(lossy=(place, "is damaged (its bytes do not match its name), so it was ignored", remedy))
+            return Cache(lossy=(place, "is damaged (its checksum does not match its name), so it was ignored", remedy))
         try:
             return decode(data, Format.BINARY, place)
         except CacheError as error:
-            return Cache(lossy=(place, f"{error.event}; so it was ignored", error.remedy))
+            return Cache(lossy=(place, f"was ignored: {error.event}", error.remedy))
 
     # Listing.
 

@@ -139,7 +139,7 @@ class TuneCall:
         """
         function = self.find_function()
         if function is None:
-            raise UncacheableError(f"{self.kernel_name} is no Python function")
+            raise UncacheableError(f"{self.kernel_name} is no Python function, whose source could be compared")
         problem = build_problem(self.kernel_name, tuple(self._list_key(function)))
         source = read_source(function)
         return ConfigurationQuestion(

@@ -102,7 +102,9 @@ class TileSearch:
         """
         function = self.first_kernel.find_function()
         if function is None:
-            raise UncacheableError(self.first_kernel.error or "the kernel has no Python function")
+            raise UncacheableError(
+                self.first_kernel.error or "the kernel has no Python function whose source could be compared"
+            )
         source = self._read_source(function)
         return ConfigurationQuestion(
             Problem(NAME, self.kernel_name, tuple(self._list_key(function)), self.problem.device),

@@ -447,7 +447,7 @@ def _build_error_without_candidate(failed: Sequence[Trial]) -> TuningError:
     another result.
     """
     if not failed:
-        return TuningError("the search came to no candidate")
+        return TuningError("the search tried no candidate")
     descriptions = []
     for trial in failed[:_MAX_DESCRIBED]:
         descriptions.append(f"{trial.configuration}: {trial.failed}")

@@ -378,7 +378,7 @@ class ConfigContest:
     def build(self) -> Contest | str:
         """Return the race, or the reason why there is none."""
         if self._configurations is None:
-            return "a search makes the candidates"
+            return "Helion's search made the candidates, so there is no list of them to race"
         if self._search.is_interpreted:
             return "the kernel was interpreted, so times mean nothing"
         if not self._search.is_on_gpu:

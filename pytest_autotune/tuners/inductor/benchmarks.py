@@ -291,7 +291,7 @@ class KernelRace:
     def build(self) -> Contest | str:
         """Return the contest, or the reason why the choice cannot be raced."""
         if self.autotuner.device_props.type != "cuda":
-            return "it is not on a GPU"
+            return "the kernel is not on a GPU"
         if stream_is_capturing():
             return CAPTURED
         candidates = [Candidate(params=params) for params in self._list_launchers()]

@@ -369,9 +369,9 @@ class TemplateRace:
         :param threshold: the decision counts as slower if it is slower by this share of the best time: 0.05 is 5 %.
         """
         if self.benchmark is None:
-            return "its candidates were not compiled"
+            return "the other candidates were not compiled"
         if self.decision.device_type != "cuda":
-            return "it is not on a GPU"
+            return "the kernel is not on a GPU"
         entry = self.tuning.entry
         assert entry is not None
         loaded = self.decision.find_winner(entry)
@@ -384,7 +384,7 @@ class TemplateRace:
             # Inductor gives a candidate that failed an infinite time.
             finite_times_ms = list(filter(math.isfinite, times_ms.values()))
             if len(finite_times_ms) < 2:
-                return "no other candidate can be launched"
+                return "no candidate except the choice can be launched"
             fastest = min(times_ms, key=times_ms.__getitem__)
             # A second measurement only decides about a candidate that the first measurement found slower.
             second_times_ms = times_ms

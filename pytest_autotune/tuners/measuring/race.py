@@ -93,7 +93,7 @@ MAY_WIN = 0.5
 #: A race runs disturbed stages again this often.
 REPEATS = 4
 #: The reason for which nothing can be raced while CUDA captures a graph.
-CAPTURED = "a CUDA graph was captured"
+CAPTURED = "a CUDA graph was being captured during the call"
 
 
 @dataclass(frozen=True)

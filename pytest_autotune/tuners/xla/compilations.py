@@ -177,7 +177,7 @@ class XlaCompileWatcher:
         """Tell the user which settings and caches have no effect in this run."""
         session = self._session
         if getattr(debug_options, _FOLDER):
-            session.note(f"xla: --{_FOLDER} is not used in this run")
+            session.note(f"xla: XLA's flag --{_FOLDER} has no effect in this run, because the plugin sets it")
         # XLA keeps an entry in its memory to the end of the process, so a test's own cache would reach other tests.
         if any(NAME in index.list_tuners() for index in session.indexes if index is not session.index):
             session.note(
@@ -201,7 +201,7 @@ class XlaCompileWatcher:
         try:
             loaded_entries = LoadedEntries(cache_entries)
         except CacheError as error:
-            self._session.note(f"xla: nothing was loaded: {error}")
+            self._session.note(f"xla: no loaded entry is used: {error}")
             return LoadedEntries(())
         self._write_folder(loaded_entries)
         return loaded_entries
@@ -394,14 +394,14 @@ def _find_conflict(options: Any) -> str:
     # Flags that do the work of the plugin's own options.
     for name, own_option in ((_DUMP, "--autotune-dump"), (_LOAD, "--autotune-load")):
         if getattr(debug_options, name, "") or overrides.get(name):
-            return f"--{name} is set: remove it, {own_option} does the same"
+            return f"XLA's flag --{name} is set, and {own_option} does the same: remove the flag"
     # Compiler options that would replace the values that the plugin sets.
     for name in (_FOLDER, _MODE):
         if overrides.get(name):
             return f"the compiler option {name} is set: remove it, or leave XLA out with --autotune-tuners"
     flag = _find_flag_against_tuning(options, overrides)
     if flag:
-        return f"--{flag} is set: XLA tunes nothing then and does not tell what it lacks"
+        return f"with --{flag}, XLA tunes nothing and does not report which entries it lacks: remove the flag"
     return ""
 
 

@@ -256,14 +256,16 @@ def to_xla(entry: Entry) -> XlaEntry:
     layout_by_kernel = {kernel: layout for layout, kernel in KERNELS.items()}
     layout = layout_by_kernel.get(entry.problem.kernel)
     if layout is None:
-        raise CacheError(str(entry.problem), "is of a kind of XLA's entries that is not known here", "upgrade")
+        raise CacheError(str(entry.problem), "is an entry of XLA of an unknown kind", "upgrade pytest-autotune")
     xla_entry = XlaEntry(layout, entry.native)
     try:
         is_of_problem = problem_of(xla_entry, entry.problem.device) == entry.problem
     except Exception:  # protobuf raises several kinds of errors for damaged bytes
         is_of_problem = False
     if not is_of_problem:
-        raise CacheError(str(entry.problem), "its native bytes are not those of this problem", "dump it anew")
+        raise CacheError(
+            str(entry.problem), "holds an entry of XLA for another problem", "tune it again with --autotune-dump"
+        )
     return xla_entry
 
 

@@ -133,14 +133,15 @@ def read(data: bytes, where: str) -> tuple[XlaEntry, ...]:
         raise CacheError(where, "is not a file of XLA's autotuning results")
     message = _parse_file(data, layout, where)
     if layout is XlaLayout.LEGACY and message.version != LEGACY_FILE_VERSION:
-        raise CacheError(where, f"XLA's file version is {message.version}, not {LEGACY_FILE_VERSION}", "make it anew")
+        event = f"is in version {message.version} of XLA's file format, not {LEGACY_FILE_VERSION}"
+        raise CacheError(where, event, "write it again with the JAX of this environment")
     if layout is XlaLayout.NEW and (message.device_scope or message.explicit_version_scope):
-        raise CacheError(where, "has a scope for all its entries, which is not known here")
+        raise CacheError(where, "sets a device or version for all its entries, which pytest-autotune cannot read")
     entries = []
     for entry_message in getattr(message, _NAMES[layout].entries):
         entry = XlaEntry(layout, entry_message.SerializeToString(deterministic=True))
         if not (entry.device and entry.hlo):
-            remedy = "is it a file of XLA's autotuning results?"
+            remedy = "name a file of XLA's autotuning results"
             raise CacheError(where, "has an entry without a device or an HLO", remedy)
         entries.append(entry)
     return tuple(entries)
@@ -204,7 +205,7 @@ def _parse_file(data: bytes, layout: XlaLayout, where: str) -> Message:
     except (DecodeError, UnicodeDecodeError) as error:
         raise CacheError(where, f"is damaged: {error}") from None
     except ParseError as error:
-        remedy = "where XLA has fields that are not known here, use its binary form (.pb)"
+        remedy = "if XLA is newer than this pytest-autotune, let XLA write the binary form, .pb"
         raise CacheError(where, f"is not the text of XLA's autotuning results: {error}", remedy) from None
 
 
@@ -222,7 +223,11 @@ def _print_text(message: Message) -> str:
     # The printer leaves out fields that it does not know. Then the text parsed again differs from the message.
     parsed_again = text_format.Parse(text, type(message)(), descriptor_pool=pool)
     if parsed_again.SerializeToString(deterministic=True) != message.SerializeToString(deterministic=True):
-        raise CacheError("XLA's text form", "cannot hold an entry with fields of another version of XLA", "use .pb")
+        raise CacheError(
+            "XLA's text form",
+            "cannot hold an entry with fields of another version of XLA",
+            "end the name of OUT in .pb",
+        )
     return text
 
 
