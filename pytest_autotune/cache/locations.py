@@ -139,6 +139,28 @@ class Location:
         # Path.is_file() raises an error for some paths.
         return self.is_folder_path or os.path.isfile(self.path / MARKER)
 
+    @property
+    def absolute_text(self) -> str:
+        """The location as a user may write it in any folder."""
+        if self.url:
+            return self.display_text
+        if self.is_folder_path:
+            return f"{self.path}/"
+        return str(self.path)
+
+    @property
+    def unique_text(self) -> str:
+        """The text that is equal for all spellings of a path. For a URL, the URL as the user wrote it.
+
+        A path that cannot be resolved stands for itself. The code that reads the cache reports the error.
+        """
+        if self.url:
+            return str(self)
+        try:
+            return self.resolved
+        except CacheError:
+            return self.absolute_text
+
     @cached_property
     def resolved(self) -> str:
         """The absolute path without links: the same for all names of a file or folder. For a URL, the URL.
@@ -155,8 +177,4 @@ class Location:
             raise CacheError(str(self), f"cannot be read: {error.strerror or error}") from None
 
     def __str__(self) -> str:
-        if self.display_text:
-            return self.display_text
-        if self.is_folder_path:
-            return f"{self.path}/"
-        return str(self.path)
+        return self.display_text or self.absolute_text

@@ -18,12 +18,11 @@ from typing import Any
 
 import pytest
 
-from pytest_autotune.cache import stores
 from pytest_autotune.cache.codec.mapping import encode_for_process
 from pytest_autotune.cache.errors import CacheError
+from pytest_autotune.cache.locations import Location
 from pytest_autotune.cache.model import Cache
 from pytest_autotune.cache.stores.disk import compute_content_digest
-from pytest_autotune.cache.stores.store import Store
 from pytest_autotune.cache.wording import describe_count, to_one_line
 from pytest_autotune.devices import visible_nvidia_gpus
 from pytest_autotune.modes import MODES
@@ -414,7 +413,7 @@ class Controller:
         notes = []
         errors: list[str] = []
         if self._options.writes:
-            for dump in dump_test_caches(self._open_test_cache, MARKER, collected, request, self._log_folder):
+            for dump in dump_test_caches(self._locate_test_cache, MARKER, collected, request, self._log_folder):
                 note = describe_dump(dump)
                 if note:
                     notes.append(note)
@@ -443,10 +442,9 @@ class Controller:
             return f"{' and '.join(self._absent_caches)} does not exist"
         return explain_no_part(result)
 
-    def _open_test_cache(self, name: str) -> Store:
-        """Return the store of a cache that a test loads, by the path that a user types."""
-        argument = path_argument(name, self._config.invocation_params.dir, MARKER, self._config)
-        return stores.open_store(argument.location)
+    def _locate_test_cache(self, name: str) -> Location:
+        """Return the location of a cache that a test loads, by the path that a user types."""
+        return path_argument(name, self._config.invocation_params.dir, MARKER, self._config).location
 
     def _plan_dump(self) -> DumpPlan:
         """Return the plan for the dump of this run."""

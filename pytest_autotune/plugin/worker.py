@@ -381,12 +381,12 @@ class TestProcess:
             self.session.note(str(CacheError(*cache.lossy)))
         dump = self._options.dump
         if dump is not None and argument.is_same_as(dump):
-            # The dump path gets the tunings of all tests, and so has no name as a cache of tests.
-            name = ""
+            # The dump path gets the tunings of all tests, so it is no cache of single tests.
+            location = None
         else:
-            name = argument.typed
+            location = argument.location
             self._note_test_cache(argument, cache)
-        self.session.add_cache(EntryIndex.from_caches([cache]), name)
+        self.session.add_cache(EntryIndex.from_caches([cache]), location)
         # The cache may have entries of tuners that did not act before.
         self.hooks.install()
 

@@ -188,6 +188,8 @@ class Lookup:
     :param label: words about the call that are known only sometimes, for reports.
     :param outer_tuning: the outermost tuning that asked for the problem, as ``tuner:kernel``; empty if a test asked.
     :param test_cache: the cache that the test loads for itself, as a user types it; empty if it loads none.
+    :param test_cache_path: the same cache as a user may type it in any folder. A run that recovers the lookup may have
+        begun in another folder.
     :param has_rejected_entry: a loaded entry with this problem and fingerprint was tried, and the tuner rejected it.
     :param process: the name of the worker that asked; empty in a run without workers, and in the process itself.
     """
@@ -203,6 +205,7 @@ class Lookup:
     has_rejected_entry: bool = False
     process: str = ""
     changed: tuple[str, ...] = ()
+    test_cache_path: str = ""
 
     def __repr__(self) -> str:
         """Return the lookup as a user reads it in the message of a failed test.
@@ -341,6 +344,7 @@ _EVENT_FIELDS = (
     "label",
     "outer_tuning",
     "test_cache",
+    "test_cache_path",
     "changed",
     "has_rejected_entry",
     "is_disturbed",

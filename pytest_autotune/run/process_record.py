@@ -61,7 +61,9 @@ def encode_record(result: RunResult) -> dict[str, Any]:
     collected, request = result.collected, result.request
     lookups = []
     for lookup in collected.lookups:
-        lookups.append([lookup.process, _encode_event(lookup.to_event())])
+        # Only a run that recovers the lookup needs the path.
+        event = replace(lookup, test_cache_path="").to_event()
+        lookups.append([lookup.process, _encode_event(event)])
     return {
         "lookups": lookups,
         "mode_events": _encode_mode_events(collected.mode_events),

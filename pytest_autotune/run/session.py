@@ -10,11 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
 from pytest_autotune.cache.index import EntryIndex
+from pytest_autotune.cache.locations import Location
 from pytest_autotune.cache.model import Entry, Fingerprint, Identity, Problem
 from pytest_autotune.cache.wording import describe_error
 from pytest_autotune.run.lookup import Lookup, Policy, Question
@@ -169,8 +170,8 @@ class Session(Reporter):
         self._modes = modes
         #: (tuner, kernel) of all questions while a cache was loaded.
         self._asked_kernels: set[tuple[str, str]] = set()
-        #: The last cache that the current test loaded for itself, if missing entries belong to it.
-        self._test_cache = ""
+        #: The last cache that the current test loaded for itself, if missing entries belong to it; else None.
+        self._test_cache: Location | None = None
         #: The entries that this process used or recorded.
         self._remembered: dict[Identity, Entry] = {}
         #: Whether this process answers as a new process would; see :meth:`isolated`.
@@ -183,13 +184,13 @@ class Session(Reporter):
         """Whether a mode gives candidates in place of searches, so that every test must ask again."""
         return any(mode.picks_candidates for mode in self._modes)
 
-    def add_cache(self, index: EntryIndex, name: str = "") -> None:
+    def add_cache(self, index: EntryIndex, location: Location | None = None) -> None:
         """Load one more cache for the current test, before all others.
 
-        :param name: the cache as a user types it, if missing entries belong to it; else empty.
+        :param location: of the cache, if missing entries belong to it; else None.
         """
         self.indexes = (index, *self.indexes)
-        self._test_cache = name
+        self._test_cache = location
 
     @contextmanager
     def isolated(self) -> Iterator[None]:
@@ -262,8 +263,9 @@ class Session(Reporter):
             test=self.current_test,
             label=question.label,
             outer_tuning=outermost_tuning.get(),
-            test_cache=self._test_cache,
         )
+        if self._test_cache is not None:
+            lookup = replace(lookup, test_cache=str(self._test_cache), test_cache_path=self._test_cache.absolute_text)
         sources = self._list_sources(question, claims)
         return Tuning(self, question, lookup, sources, self._modes, outer=_innermost_tuning.get())
 

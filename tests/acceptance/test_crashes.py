@@ -181,6 +181,48 @@ def test_a_recovered_tuning_removes_no_entry_of_its_problem(
         assert any(line.startswith("recovered 1 tuning of") for line in section(result))
 
 
+OWN_CACHE = """
+import os, signal, pytest
+@pytest.mark.autotune_cache(load="own.textproto")
+def test_own(tune): tune("lib.own")
+def test_end(tune):
+    tune("lib.end")
+    if "KILL" in os.environ: os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.parametrize(
+    ("folder", "load", "status"),
+    [
+        (".", ["--autotune-load={root}/main.textproto"], pytest.ExitCode.OK),
+        ("tests", ["--autotune-load={root}/main.textproto"], pytest.ExitCode.OK),
+        (".", [], pytest.ExitCode.USAGE_ERROR),
+    ],
+    ids=["same folder", "another folder", "without a load"],
+)
+def test_a_tuning_for_a_tests_own_cache_is_recovered_without_its_test(
+    serial_suite: Suite, monkeypatch: pytest.MonkeyPatch, folder: str, load: list[str], status: pytest.ExitCode
+) -> None:
+    """The next run writes the tuning into the test's cache. It runs another test, and may begin in another folder."""
+    suite = serial_suite.write()
+    (suite.folder / "test_lib.py").unlink()
+    suite.pytester.makeini("[pytest]")
+    suite.pytester.mkdir("tests")
+    (suite.folder / "tests" / "test_own.py").write_text(OWN_CACHE)
+    update = [option.format(root=suite.folder) for option in load] + ["--autotune-update"]
+    process = start_run(suite, *update, KILL="1")
+    assert process.wait(60) == -signal.SIGKILL
+    monkeypatch.chdir(suite.folder / folder)
+
+    result = suite.run(*update, "-k", "end")
+
+    assert result.ret == status
+    assert list(suite.folder.rglob("own.textproto")) == [suite.folder / "tests" / "own.textproto"]
+    assert not list((suite.folder / ".pytest_cache").rglob("*.jsonl"))
+    suite.run(*update)
+    assert "lib.own []" not in suite.tunings
+
+
 def test_an_internal_error_in_a_worker_loses_no_finished_tuning(suite: Suite) -> None:
     """Another plugin raises an error in a worker's hook. This run or the next run writes all finished tunings."""
     suite.write(test_crashing=CRASHING)

@@ -344,6 +344,30 @@ class TestAll:
     assert section(result)[-1].startswith("1 hit")
 
 
+@pytest.mark.parametrize(
+    "spelling",
+    ["'./own.textproto'", "__file__[:-14] + 'own.textproto'", "'below/../own.textproto'", "'link.textproto'"],
+    ids=["dot", "absolute", "dots", "link"],
+)
+def test_all_spellings_of_a_marker_cache_are_one_cache(suite: Suite, section, spelling: str) -> None:
+    """One problem has two entries, as for two kernels of a factory. The summary shows the shortest spelling."""
+    suite.pytester.mkdir("below")
+    (suite.folder / "link.textproto").symlink_to("own.textproto")
+    tests = f"""
+@load("own.textproto")
+def test_first(tune): tune("lib.op", source="one")
+@load({spelling})
+def test_second(tune): tune("lib.op", source="two")
+"""
+    write(suite, tests)
+
+    lines = section(suite.run("--autotune-update"))
+
+    assert "2 entries written to own.textproto: 2 added" in lines
+    assert not any(" written to " in line for line in lines if "to own.textproto" not in line)
+    suite.run("--autotune-max-misses=0").assert_outcomes(passed=2)
+
+
 def test_a_marker_cache_behind_a_link_is_written_to_the_target(serial_suite: Suite) -> None:
     """A ``..`` behind a link is that of the folder to which the link leads."""
     folder = serial_suite.folder
