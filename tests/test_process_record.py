@@ -23,6 +23,7 @@ ENTRY = Entry(Problem("toy", "lib.op", (Value("M", 16),), Device("Toy GPU", "toy
 COLLECTED = Collected(
     lookups=(Lookup(ENTRY.identity, Outcome.MISS, reason="no entry", test="t.py::test", process="gw0"),),
     recovered_lookups=(Lookup(ENTRY.identity, Outcome.MISS),),
+    other_lookups=(Lookup(ENTRY.identity, Outcome.HIT),),
     mode_events=(Event("raced", ENTRY.identity, test="t.py::test", data={"slower": 0.1}),),
     crashed_workers=("gw1",),
     incomplete_reason="-k selects a part of the tests",
@@ -52,6 +53,7 @@ COLLECTED = Collected(
 #: reasons that the report has as texts.
 NOT_IN_A_REPORT = {
     "recovered_lookups",
+    "other_lookups",
     "is_only_skipped",
     "chosen_tests",
     "unavailable",

@@ -33,6 +33,7 @@ class Collected:
 
     :param lookups: of all processes, each lookup once.
     :param recovered_lookups: the tunings of killed runs with this dump path.
+    :param other_lookups: the lookups whose entries belong to other caches, for the dump of one test's own cache.
     :param mode_events: the events that are neither a lookup nor an end.
     :param crashed_workers: the workers that sent no last event.
     :param incomplete_reason: the first reason why the run was not complete; empty if it was complete.
@@ -62,6 +63,7 @@ class Collected:
 
     lookups: tuple[Lookup, ...] = ()
     recovered_lookups: tuple[Lookup, ...] = ()
+    other_lookups: tuple[Lookup, ...] = ()
     mode_events: tuple[Event, ...] = ()
     crashed_workers: tuple[str, ...] = ()
     incomplete_reason: str = ""

@@ -239,7 +239,7 @@ def _read_identities(store: Store) -> set[Identity]:
 
 
 def _select_reports_of_cache(collected: Collected, name: str, old_identities: set[Identity]) -> Collected:
-    """Return the reports of a run with only the lookups whose entries belong to a test's own cache.
+    """Return the reports of a run for the dump of a test's own cache: its lookups are those of the cache.
 
     These are lookups of tests that load this cache last. If the cache has entries, a lookup that used an entry belongs
     to the cache only if the cache has that entry. An empty cache receives every entry that its tests used.
@@ -248,8 +248,10 @@ def _select_reports_of_cache(collected: Collected, name: str, old_identities: se
     :param old_identities: the identities of the entries that the cache has; empty for an empty cache.
     """
     lookups = []
+    other_lookups = []
     for lookup in collected.lookups:
         if lookup.test_cache != name:
+            other_lookups.append(lookup)
             continue
         used_entry_of_cache = lookup.entry is not None and lookup.entry.identity in old_identities
         if not old_identities or lookup.is_searched or used_entry_of_cache:
@@ -258,7 +260,12 @@ def _select_reports_of_cache(collected: Collected, name: str, old_identities: se
     for lookup in collected.recovered_lookups:
         if lookup.test_cache == name:
             recovered_lookups.append(_as_lookup_of_run(lookup))
-    return replace(collected, lookups=tuple(lookups), recovered_lookups=tuple(recovered_lookups))
+    return replace(
+        collected,
+        lookups=tuple(lookups),
+        recovered_lookups=tuple(recovered_lookups),
+        other_lookups=tuple(other_lookups),
+    )
 
 
 def _as_lookup_of_run(lookup: Lookup) -> Lookup:

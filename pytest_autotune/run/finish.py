@@ -102,6 +102,7 @@ def _keep_entries(settled: SettledRun, dump_cache: Cache) -> KeptEntries:
         renames = find_renames(settled.lookups, plan.removes_old_names(run.is_complete))
     dropped = _list_dropped_identities(settled, renames)
     used_entries = _list_used_entries(selected.current, base)
+    used_entries += _list_entries_hit_by_others(settled, selected.current, base)
     used_entries = plan.select_used(used_entries, base)
     used_entries += [rename.new_entry for rename in renames]
     used_entries = [entry for entry in used_entries if entry.identity not in dropped]
@@ -171,6 +172,26 @@ def _list_used_entries(lookups: Sequence[Lookup], base: Cache) -> list[Entry]:
         if lookup.entry is not None and lookup.outcome is Outcome.HIT and not lookup.is_searched:
             entries.append(lookup.entry)
     return entries
+
+
+def _list_entries_hit_by_others(settled: SettledRun, lookups: Sequence[Lookup], base: Cache) -> list[Entry]:
+    """Return the entries of a cache that only lookups of other caches hit.
+
+    Example: the run loads a file for all tests, and one test loads the same file for itself. Only the lookups of that
+    test belong to the file. An entry that another test hits must stay in the file, too. The merge would remove it if
+    the one test recorded an entry of the same problem with another fingerprint.
+
+    :param lookups: the lookups of this run whose entries belong to the cache.
+    :param base: the cache.
+    """
+    hit_identities = set()
+    for lookup in (*settled.lookups, *settled.run.collected.other_lookups):
+        if lookup.entry is not None and lookup.outcome is Outcome.HIT:
+            hit_identities.add(lookup.entry.identity)
+    for lookup in lookups:
+        if lookup.entry is not None:
+            hit_identities.discard(lookup.entry.identity)
+    return [entry for entry in base.entries if entry.identity in hit_identities]
 
 
 def _list_unanswered_entries(lookups: Sequence[Lookup], base: Cache) -> list[Entry]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import textwrap
 
 import pytest
@@ -342,6 +343,43 @@ class TestAll:
 
     result.assert_outcomes(passed=4)
     assert section(result)[-1].startswith("1 hit")
+
+
+SHARED_FILE = """
+import os
+edited = os.environ["SOURCE"]
+def test_edited(tune): tune("lib.made", source=edited)
+def test_other(tune): tune("lib.made", source="other")
+"""
+
+
+@pytest.mark.parametrize(
+    ("loads", "marked", "file"),
+    [
+        (["own.textproto", "cache.textproto"], "edited", "own.textproto"),
+        (["cache.textproto"], "other", "cache.textproto"),
+    ],
+    ids=["file of a marker and the run", "file of the run"],
+)
+def test_an_update_keeps_entries_that_tests_of_other_caches_hit(
+    suite: Suite, loads: list[str], marked: str, file: str
+) -> None:
+    """A factory makes two kernels with one name, so a problem has two entries.
+
+    One test has a cache of its own, and tunes one kernel after an edit, or hits the entry of the other kernel in the
+    cache of the run. The file loses the entry from before the edit, and keeps the other entry.
+    """
+    suite.serial.write(test_made=SHARED_FILE).run(f"--autotune-dump={file}", SOURCE="first")
+    if file != "own.textproto":
+        suite.serial.write(test_made="def test_it(tune): tune('lib.own')").run("--autotune-dump=own.textproto")
+    tests = SHARED_FILE.replace(f"def test_{marked}", f"@load('own.textproto')\ndef test_{marked}")
+    write(suite, tests)
+    (suite.folder / "test_made.py").unlink()
+
+    suite.run(*[f"--autotune-load={path}" for path in loads], "--autotune-update", SOURCE="second")
+
+    text = (suite.folder / file).read_text()
+    assert sorted(re.findall(r'name: "source" text: "([^"]*)"', text)) == ["other", "second"]
 
 
 @pytest.mark.parametrize(
