@@ -64,7 +64,7 @@ def test_changed_fingerprints_are_described_by_name_and_parts(
     [
         (source(relu="a", helper="b"), source(relu="a", helper="c"), "helper"),
         (source(relu="a", EPS="b"), source(relu="c", EPS="d"), "EPS, relu"),
-        (source(relu="a", old="b"), source(relu="c", new="b"), "relu; new came; old went"),
+        (source(relu="a", old="b"), source(relu="c", new="b"), "relu; new added; old removed"),
         (source(**dict.fromkeys("abcde", "1")), source(**dict.fromkeys("abcde", "2")), "a, b, c and 2 more"),
         (source(relu="a"), source(relu="a"), ""),
     ],
@@ -77,15 +77,19 @@ def test_a_source_difference_names_edited_and_added_functions(before: Digest, no
 @pytest.mark.parametrize(
     ("before", "now", "words"),
     [
-        (search(*blocks(16, 32)), search(*blocks(32, 64)), "BLOCK=64 came; BLOCK=16 went"),
-        (search(*blocks(16, 64, 128, 256, 512)), search(*blocks(16)), "BLOCK=64, BLOCK=128, BLOCK=256 and 1 more went"),
-        (search({"A": 1}), search({"A": 1, "B": 2}), "B=2 came; B=- went"),
-        (search({"A": "a b|c=d,e"}, {"A": "f"}), search({"A": "f"}), "A=a_b_c_d_e went"),
+        (search(*blocks(16, 32)), search(*blocks(32, 64)), "BLOCK=64 added; BLOCK=16 removed"),
+        (
+            search(*blocks(16, 64, 128, 256, 512)),
+            search(*blocks(16)),
+            "BLOCK=64, BLOCK=128, BLOCK=256 and 1 more removed",
+        ),
+        (search({"A": 1}), search({"A": 1, "B": 2}), "B=2 added; B=- removed"),
+        (search({"A": "a b|c=d,e"}, {"A": "f"}), search({"A": "f"}), "A=a_b_c_d_e removed"),
         (search(*blocks(16)), search(*blocks(16)), ""),
-        (Digest("a", ("N", "1")), Digest("b", ("N", "9" * 5000, "1")), f"N={'9' * 98} came"),
+        (Digest("a", ("N", "1")), Digest("b", ("N", "9" * 5000, "1")), f"N={'9' * 98} added"),
         (Digest("a", ()), Digest("b", ("",)), ""),
         (search(*blocks(*range(1000))), search(*blocks(*range(999))), ""),
-        (search(*blocks(*range(0, 2000, 20))), search(*blocks(*range(20, 2000, 20))), "BLOCK=0 went"),
+        (search(*blocks(*range(0, 2000, 20))), search(*blocks(*range(20, 2000, 20))), "BLOCK=0 removed"),
         (search(*blocks(*range(200, 900, 2))), search(*blocks(1, 2)), ""),
     ],
     ids=[

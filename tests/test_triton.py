@@ -142,7 +142,7 @@ def test_the_stale_reason_names_added_and_removed_candidates(session) -> None:
     (entry,) = dumped.entries
     assert {digest.id for digest in entry.digests} == {part.value for part in entry.fingerprint}
     blocks = [*CONFIGS[1:], 2 * CONFIGS[-1]]
-    changed = f"search changed (BLOCK={blocks[-1]} came; BLOCK={CONFIGS[0]} went)"
+    changed = f"search changed (BLOCK={blocks[-1]} added; BLOCK={CONFIGS[0]} removed)"
 
     for loaded_entry, reason in ((entry, changed), (replace(entry, digests=()), "search changed")):
         loaded = session((loaded_entry,))

@@ -170,7 +170,7 @@ def test_rebinding_a_helper_name_makes_the_entry_stale(session, monkeypatch) -> 
 
     (lookup,) = loaded.lookups
     assert (lookup.outcome.value, lookup.changed) == ("stale", ("source",))
-    assert "exp came" in lookup.reason
+    assert "exp added" in lookup.reason
 
 
 def test_a_kernel_that_uses_very_many_functions_gets_a_note(session, monkeypatch) -> None:  # noqa: F811

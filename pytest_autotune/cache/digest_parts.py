@@ -184,9 +184,9 @@ class _Difference:
     removed: Iterable[str]
 
     def describe(self) -> str:
-        """Return the difference in words: ``relu; helper came; scale went``."""
+        """Return the difference in words: ``relu; helper added; scale removed``."""
         parts = []
-        for words, verb in ((self.changed, ""), (self.added, " came"), (self.removed, " went")):
+        for words, verb in ((self.changed, ""), (self.added, " added"), (self.removed, " removed")):
             shortened = [word[:MAX_DESCRIBED_LENGTH] for word in sorted(words, key=_number_key)]
             if shortened:
                 parts.append(f"{describe_first(shortened, MAX_DESCRIBED)}{verb}")

@@ -148,7 +148,7 @@ def test_a_changed_space_or_source_makes_a_function_choice_stale(serial_suite: S
     source, *_ = serial_suite.load_stale()
 
     assert space["changed"] == ["space"]
-    assert "(BLOCK=128 came)" in space["reason"]
+    assert "(BLOCK=128 added)" in space["reason"]
     assert source["changed"] == ["source"]
     assert "(run)" in source["reason"]
 
