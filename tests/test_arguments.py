@@ -95,7 +95,7 @@ def test_two_different_arguments_never_get_the_same_key(name: str) -> None:
     assert encoded is None or encoded != encode(second)
 
 
-def test_a_users_subclass_of_a_stream_is_uncacheable() -> None:
+def test_a_subclass_of_a_stream_by_the_user_is_uncacheable() -> None:
     assert not is_stream(UserStream())
     assert encode(UserStream()) is None
 
@@ -113,7 +113,7 @@ def test_a_users_subclass_of_a_stream_is_uncacheable() -> None:
         ("cutlass.runtime", "_FakeStream"),
     ],
 )
-def test_a_librarys_cuda_stream_is_not_in_the_key(module: str, name: str) -> None:
+def test_the_cuda_stream_of_a_library_is_not_in_the_key(module: str, name: str) -> None:
     stream = type(name, (), {"__module__": module})()
 
     assert list_argument_values("stream", stream) == []

@@ -294,7 +294,7 @@ def describe_case(value: Any) -> str:
 
 
 @pytest.mark.parametrize(("kernel", "expected"), KERNELS, ids=describe_case)
-def test_functions_a_kernel_calls_restrict_where_it_compiles(kernel: Any, expected: CompileTime) -> None:
+def test_functions_of_a_kernel_restrict_where_it_compiles(kernel: Any, expected: CompileTime) -> None:
     assert CompileTime.from_kernel(kernel) == expected
 
 

@@ -90,7 +90,7 @@ def test_an_intel_xpu_is_a_device_with_its_name_and_eu_count(torch) -> None:
     assert device.current_gpu() == Device("Intel(R) Data Center GPU Max 1550", "xpu", 512)
 
 
-def test_the_gpu_lock_is_named_by_the_current_gpus_uuid(torch) -> None:
+def test_the_gpu_lock_is_named_by_the_uuid_of_the_current_gpu(torch) -> None:
     torch(Cuda(nvidia(uuid="GPU-a"), nvidia(uuid="GPU-b"), current=1))
 
     assert device.current_gpu_uuid() == "GPU-b"

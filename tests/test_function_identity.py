@@ -664,7 +664,7 @@ def test_a_library_class_without_a_public_name_is_uncacheable() -> None:
         stable_value("dtype", hidden)
 
 
-def test_editing_a_users_class_in_a_key_changes_the_key() -> None:
+def test_editing_a_class_of_the_user_in_a_key_changes_the_key() -> None:
     before = stable_value("type", UserType)
     UserType.size = 8
     try:

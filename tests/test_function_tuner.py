@@ -550,7 +550,7 @@ def test_the_digest_of_a_source_file_changes_only_with_its_text(tmp_path: Path) 
         source_text(tmp_path / "none")
 
 
-def test_a_functions_fingerprint_is_equal_in_another_process() -> None:
+def test_the_fingerprint_of_a_function_is_equal_in_processes() -> None:
     script = (
         "from tests.test_function_tuner import recorded; print(recorded(version=1, space={'2', '10', '1'}).fingerprint)"
     )
@@ -798,7 +798,7 @@ class Tensor:
 
 
 @pytest.mark.parametrize("fails", ["compiling", "at its first run", "in the race", "in the caller's benchmark"])
-def test_a_tuning_keeps_no_reference_to_the_callers_tensor(fails: str) -> None:
+def test_a_tuning_keeps_no_reference_to_a_tensor_of_the_caller(fails: str) -> None:
     runs: list[int] = []
 
     def fail(config: int, tensor: Tensor) -> None:
@@ -828,7 +828,7 @@ def test_a_tuning_keeps_no_reference_to_the_callers_tensor(fails: str) -> None:
         gc.enable()
 
 
-def test_candidates_compile_with_the_callers_context_variables() -> None:
+def test_candidates_compile_with_context_variables_of_the_caller() -> None:
     mode: ContextVar[str] = ContextVar("mode", default="of nobody")
     seen = []
     mode.set("of the test")

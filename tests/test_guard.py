@@ -226,7 +226,7 @@ class LaunchesKernel(ChooseHook):
 
 @pytest.mark.parametrize("error", [ValueError("block"), LookupError("block"), KeyboardInterrupt(), SystemExit(2)])
 @pytest.mark.parametrize("way", ["tuner", "call in place of the tuner's", "race"])
-def test_an_error_of_the_users_kernel_is_raised_unchanged(
+def test_an_error_of_a_kernel_of_the_user_is_raised_unchanged(
     library: Any, monkeypatch: pytest.MonkeyPatch, error: BaseException, way: str
 ) -> None:
     calls = []

@@ -176,7 +176,7 @@ class PreparingAdapter(CostlyAdapter):
         return [lambda: True]
 
 
-def test_an_error_in_an_adapters_prepare_gives_one_note(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_in_the_prepare_of_an_adapter_gives_one_note(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys.modules["costly_adapter"], "Adapter", PreparingAdapter)
     session, suite = session_of((ENTRY,)), Suite((), is_part=False)
     hooks = Hooks(session, None)

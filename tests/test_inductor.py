@@ -589,7 +589,7 @@ def test_3_with_the_cache_of_the_run_again():
 """
 
 
-def test_torch_compile_uses_the_cache_of_a_tests_marker(cpu_runs: Runs, tmp_path: Path) -> None:
+def test_torch_compile_uses_the_cache_of_a_marker(cpu_runs: Runs, tmp_path: Path) -> None:
     (tmp_path / "test_marked.py").write_text(MARKED_SUITE)
     for name, slow in (("cache", "CppTemplate"), ("template", "ExternKernel")):
         text = re.sub(rf'(time_us: )[\d.]+( label: "{slow})', r"\g<1>999999\2", cpu_runs.dump.cache)

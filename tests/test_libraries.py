@@ -82,7 +82,7 @@ def test_code_of_an_installed_library_is_not_in_the_digest(machine: Machine, fol
     assert [(library.name, library.version) for library in source.libraries] == [("lib-helpers", "1.2")]
 
 
-def test_the_digest_does_not_depend_on_a_librarys_version(machine: Machine, tmp_path: Path) -> None:
+def test_the_digest_does_not_depend_on_versions_of_libraries(machine: Machine, tmp_path: Path) -> None:
     digests = set()
     for number, text in enumerate((HELPER, EDITED)):
         machine.install(f"target{number}", f"lib_helpers-{number}", lib_helpers=text)

@@ -62,7 +62,7 @@ def test_an_entry_is_a_failure_if_every_candidate_failed(candidates: tuple[Candi
         (Candidate(time_us=1.0), "default"),
     ],
 )
-def test_a_candidate_is_shown_by_params_else_label_else_id(candidate: Candidate, words: str) -> None:
+def test_a_candidate_is_shown_by_its_params_or_label_or_id(candidate: Candidate, words: str) -> None:
     """An id may be a digest, which a reader cannot understand."""
     assert str(candidate) == words
 

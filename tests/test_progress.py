@@ -114,7 +114,7 @@ def test_the_progress_line_shows_an_inner_tuning_until_it_ends() -> None:
     ]
 
 
-def test_the_controller_reads_a_workers_progress_from_its_file(tmp_path: Path) -> None:
+def test_the_controller_reads_progress_of_a_worker_from_a_file(tmp_path: Path) -> None:
     progress = Progress(ProgressFile(tmp_path, "gw1"))
 
     progress.begin(PROBLEM)

@@ -388,7 +388,7 @@ def test_hooks_with_different_bound_values_differ_in_digest(load) -> None:
 
 
 @pytest.mark.parametrize("name", ["queue", "cuda", "numba"])
-def test_a_users_module_named_like_a_library_is_in_the_digest(load, name: str) -> None:
+def test_a_module_of_the_user_named_like_a_library_is_digested(load, name: str) -> None:
     def digest(body: str) -> str:
         helpers = load(f"def act(x):\n    return {body}\n\nclass Act:\n    SIZE = {len(body)}\n", name)
         module = load("def kernel(x):\n    return act(x), Act, helpers.act\n")
@@ -532,7 +532,7 @@ def test_a_kernel_whose_file_was_edited_meanwhile_is_uncacheable(load, edit: tup
         source_digest(module.kernel)
 
 
-def test_text_appended_to_a_kernels_file_keeps_its_digest(load) -> None:
+def test_text_appended_to_the_file_of_a_kernel_keeps_its_digest(load) -> None:
     module = load("import math\ndef kernel(x): return math.floor(x * 2)\n")
     before = source_digest(load(Path(module.__file__).read_text()).kernel)
     with open(module.__file__, "a") as file:

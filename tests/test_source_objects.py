@@ -618,7 +618,7 @@ def kernel(n):
 
 
 @pytest.mark.parametrize("used", ["runner.base(n) + runner.derived(n)", "len(runner)", "Derived"])
-def test_a_bases_private_attribute_hides_no_code_of_a_subclass(load: Load, used: str) -> None:
+def test_private_attributes_of_a_base_hide_no_code_of_a_subclass(load: Load, used: str) -> None:
     """A method of the base assigns ``_Base__plan``. The subclass assigns its own only in the constructor."""
     source = PRIVATE.replace("USED", used)
     module = load(source, "suite")

@@ -322,7 +322,7 @@ def test_a_run_inside_a_test_leaves_the_outer_run_hooked() -> None:
     outer.adapter.unhook()
 
 
-def test_an_error_in_the_users_pre_hook_at_a_hit_is_raised(session) -> None:
+def test_an_error_in_a_pre_hook_of_the_user_at_a_hit_is_raised(session) -> None:
     def refuse(arguments: Any, reset_only: bool = False) -> None:
         if arguments["x"].stride(0) != 1:
             raise RuntimeError("x has to be contiguous")

@@ -618,7 +618,7 @@ def test_a_lost_device_while_tuning_raises_the_devices_error(run, absent_gpu) ->
 
 
 @pytest.mark.parametrize("origin", ["argument", "attribute", "package"])
-def test_a_users_benchmark_replaces_the_race(run, absent_gpu, monkeypatch, origin) -> None:
+def test_a_benchmark_of_the_user_replaces_the_race(run, absent_gpu, monkeypatch, origin) -> None:
     """A benchmark from the kernel's argument, its attribute or its backend replaces the race.
 
     Its times are recorded unchanged.

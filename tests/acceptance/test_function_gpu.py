@@ -192,7 +192,7 @@ def test_tuning_during_cuda_graph_capture_raises_a_tuning_error() -> None:
             tune("k", space=[1, 2], run=lambda config: x.add_(config))
 
 
-def test_a_search_does_not_change_the_gpus_random_number_state() -> None:
+def test_a_search_keeps_the_random_number_state_of_the_gpu() -> None:
     import torch
 
     torch.cuda.manual_seed(1)

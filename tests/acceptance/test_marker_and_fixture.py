@@ -177,7 +177,7 @@ def test_decorators(tune): assert op(tune) == "a"
 
 
 @pytest.mark.parametrize("options", [[], ["--autotune-load=a.textproto"], ["--autotune-load=c.textproto"]])
-def test_a_tests_marker_wins_over_class_module_and_command_line(serial_suite: Suite, options: list[str]) -> None:
+def test_the_marker_of_a_test_wins_over_all_wider_caches(serial_suite: Suite, options: list[str]) -> None:
     """The command line names no cache, or the cache of another marker."""
     write(caches(serial_suite, "a", "b", "c"), NEAREST)
 

@@ -225,7 +225,7 @@ def test_a_miss_in_a_forked_child_fails_the_gate(suite: Suite) -> None:
     assert suite.load("--autotune-max-misses=0").ret == pytest.ExitCode.TESTS_FAILED
 
 
-def test_a_test_that_deletes_pytests_cache_loses_no_tuning(suite: Suite) -> None:
+def test_a_test_that_deletes_the_pytest_cache_loses_no_tuning(suite: Suite) -> None:
     """The test removes pytest's cache folder and puts a file in its place."""
     tests = """
     import pathlib, shutil, time

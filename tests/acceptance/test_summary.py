@@ -46,7 +46,7 @@ def test_a_quiet_run_with_only_hits_has_no_summary(suite: Suite, section, flag: 
     assert section(suite.load(flag)) == []
 
 
-def test_a_dumps_summary_is_one_line_of_counts(serial_suite: Suite, section) -> None:
+def test_the_summary_of_a_dump_is_one_line_of_counts(serial_suite: Suite, section) -> None:
     """The line counts the tuned problems and the written entries."""
     for args in ([], ["-v"]):
         (line,) = section(serial_suite.write().dump(*args))

@@ -288,7 +288,7 @@ def test_a_jax_of_another_signature_tunes_without_the_plugin(serial: Suite) -> N
     )
 
 
-def test_the_run_leaves_the_users_xla_flags_unchanged(serial: Suite) -> None:
+def test_the_run_leaves_the_xla_flags_of_the_user_unchanged(serial: Suite) -> None:
     serial.write(
         test_jax="""
 import os, jax
