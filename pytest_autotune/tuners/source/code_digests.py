@@ -537,9 +537,10 @@ class CodeDigests:
         class_text = read_class_text(cls)
         self._note_part(name, class_text)
         lines = [name, class_text]
-        if is_made_class(cls):
-            # No text has the order of the fields of dataclasses.make_dataclass().
-            lines.append(f"fields: {', '.join(class_attributes(cls).get('__dataclass_fields__', {}))}")
+        fields = class_attributes(cls).get("__dataclass_fields__", {})
+        # No text has the order of the fields of dataclasses.make_dataclass().
+        if is_made_class(cls) or (fields and not class_text):
+            lines.append(f"fields: {', '.join(fields)}")
         for base in class_bases(cls):
             base_text = self._describe_unnamed_class(base)
             if base_text is not None:
