@@ -608,7 +608,6 @@ def test_s3_allows_plain_http_only_for_an_http_endpoint(monkeypatch) -> None:
     assert [options["allow_http"] for options in allowed] == [True, False, False]
 
 
-@pytest.mark.usefixtures("short_limits")
 def test_a_store_error_names_the_host_but_no_password(url: str, monkeypatch) -> None:
     for address, words in (
         ("http://user:password@127.0.0.1:1", "Connection refused (127.0.0.1:1) "),
