@@ -403,7 +403,7 @@ def test_check_finds_another_layout_and_fix_rewrites_the_file(run: Run) -> None:
         assert Path("a.textproto").read_text() == before
 
 
-def test_check_fix_keeps_an_entry_that_a_dump_writes_meanwhile(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_check_with_fix_keeps_the_entry_of_a_simultaneous_dump(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     write("a.textproto", entry(1), entry(2))
     head, (first, second) = blocks("a.textproto")
     Path("a.textproto").write_text(head + second + first)
@@ -420,7 +420,7 @@ def test_check_fix_keeps_an_entry_that_a_dump_writes_meanwhile(run: Run, monkeyp
 
 
 @pytest.mark.parametrize("output", ["a.textproto", "./a.textproto", "link.textproto"])
-def test_merge_keeps_an_entry_that_a_dump_writes_meanwhile(
+def test_merge_keeps_the_entry_of_a_simultaneous_dump(
     run: Run, monkeypatch: pytest.MonkeyPatch, output: str
 ) -> None:
     """The dump writes into the output after the merge has read its inputs, of which the output is one."""
@@ -795,7 +795,7 @@ def test_commands_that_cannot_lock_the_cache_exit_with_status_4(run: Run, argume
     assert stores.read_file(str(beside)).count(b"entries {") == int(count[0])
 
 
-def test_check_fix_fails_if_the_cache_cannot_be_locked(run: Run) -> None:
+def test_check_with_fix_fails_if_the_cache_cannot_be_locked(run: Run) -> None:
     write("a.textproto", entry(1))
     Path(".a.textproto.lock").write_text("mine")
 

@@ -346,7 +346,7 @@ def test_a_kernel_using_module_getattr_compiles_in_its_thread(monkeypatch: pytes
     assert CompileTime.from_kernel(reads_computed) == IN_ITS_THREAD
 
 
-def test_deciding_where_to_compile_calls_no_method_of_a_value() -> None:
+def test_choosing_the_compile_thread_calls_no_method_of_values() -> None:
     class Proxy:
         def __getattribute__(self, name: str) -> Any:
             pytest.fail(f"asked for {name}")

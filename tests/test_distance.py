@@ -157,7 +157,7 @@ def test_a_json_tuple_in_a_choice_is_read_as_a_tuple(text: str, value: object) -
     assert launch_key([Value("block", text, "json.tuple")]) == {"block": value}
 
 
-def test_the_exported_module_copies_the_distance_functions() -> None:
+def test_an_export_has_the_same_distance_functions_as_the_picker() -> None:
     exported = build_module(Cache((entry(1, 2, 3),)), "", [], [], {}).text
 
     for function in (distance, split_words):

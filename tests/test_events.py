@@ -263,7 +263,7 @@ def test_a_log_without_a_folder_keeps_its_lines_in_memory(tmp_path: Path) -> Non
     assert log.lines == [lookup().to_event().encode()]
 
 
-def test_a_worker_finds_the_tunings_of_other_workers_only(run: Callable[..., RunFolder]) -> None:
+def test_a_worker_finds_tunings_of_other_workers_but_not_its_own(run: Callable[..., RunFolder]) -> None:
     folder = run()
     other_workers = OtherWorkers(folder.path, "gw0")
     folder.log("gw0").append(lookup("own").to_event())

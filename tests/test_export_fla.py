@@ -107,7 +107,7 @@ def test_fla_keys_leave_out_dtypes_of_tuples_and_descriptors(export: Export) -> 
     assert export.load("chunk_fwd_kernel_h", 64, "torch.bfloat16") == ({"BK": 64}, 4, 3, 1)
 
 
-def test_two_kernels_of_one_name_with_two_choices_are_left_out(export: Export) -> None:
+def test_fla_export_omits_kernels_of_one_name_if_choices_differ(export: Export) -> None:
     """FLA finds kernels by their names without the module."""
     entries = []
     for module, block in (("common", 64), ("simple_gla", 32)):

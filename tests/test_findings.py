@@ -95,7 +95,7 @@ def test_a_joined_row_counts_its_tests_and_problems() -> None:
     assert (finding.test, finding.other_test_count, finding.problem_count) == ("t::0", 1, 4)
 
 
-def test_misses_of_a_hypothesis_test_are_marked_as_drawn_anew() -> None:
+def test_misses_of_hypothesis_tests_are_marked_as_random_inputs() -> None:
     rows = tuple(replace(row, tests=("t::test",)) for row in build_misses(n=[1, 2, 3, 4]))
     fields = {"hypothesis_tests": ("t::test",)}
 

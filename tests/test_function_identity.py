@@ -277,7 +277,7 @@ def test_functions_may_close_over_any_value_with_a_stable_form() -> None:
     assert {value.type for value in values} == {"function"}
 
 
-def test_the_value_of_a_closure_is_equal_in_another_process() -> None:
+def test_the_key_value_of_a_closure_is_equal_in_two_processes() -> None:
     script = "import tests.test_function_identity as t; print([t.stable_part('', t.scaled_by(v)) for v in t.CARRIED])"
     outputs = [
         subprocess.run(
@@ -558,7 +558,7 @@ def test_an_edit_of_any_callable_in_a_lambda_changes_the_digest(monkeypatch: pyt
     pytest.fail("no edit changes the digest")
 
 
-def test_lambdas_that_call_no_function_have_their_own_source(looked_up: list[Lookup]) -> None:
+def test_lambda_calling_no_function_is_identified_by_its_source(looked_up: list[Lookup]) -> None:
     """A lambda that also calls a class has its own source, too."""
     tune_once(lambda config: config)
     tune_once(lambda config: config + 1)

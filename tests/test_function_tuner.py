@@ -366,7 +366,7 @@ def test_on_a_cpu_nothing_is_measured_while_threads_compile() -> None:
 
 
 @pytest.mark.parametrize("options", [{}, {"strategy": Random(trials=2)}], ids=["all", "random"])
-def test_with_compile_threads_1_the_calling_thread_compiles(options: dict[str, Any]) -> None:
+def test_with_one_compile_thread_the_calling_thread_compiles(options: dict[str, Any]) -> None:
     """CuTe DSL aborts the process where another thread compiles."""
     seen: list[tuple[str, int]] = []
 
@@ -431,7 +431,7 @@ def test_an_invalid_number_of_compile_threads_is_an_error(threads: Any) -> None:
 # Strategies
 
 
-def test_the_optuna_strategy_tries_the_same_candidates_again(memory: function.Memory) -> None:
+def test_the_optuna_strategy_tries_the_same_candidates_each_time(memory: function.Memory) -> None:
     """The search has at most 60 trials and respects the constraint of the space."""
     pytest.importorskip("optuna")
 
@@ -462,7 +462,7 @@ def test_the_optuna_strategy_tries_the_same_candidates_again(memory: function.Me
     assert abs(choice["a"] - 12) + abs(choice["b"] - 3) < 40
 
 
-def test_the_random_strategy_tries_the_same_candidates_again(memory: function.Memory) -> None:
+def test_the_random_strategy_tries_the_same_candidates_each_time(memory: function.Memory) -> None:
     def search() -> list[int]:
         memory.chosen.clear()
         tried: list[int] = []

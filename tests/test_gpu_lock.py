@@ -121,7 +121,7 @@ def test_after_a_lock_time_out_nested_measurements_are_disturbed(tmp_path: Path,
         assert is_undisturbed
 
 
-def test_a_child_forked_while_measuring_gets_no_gpu_lock(tmp_path: Path) -> None:
+def test_a_child_forked_while_measuring_inherits_no_gpu_lock(tmp_path: Path) -> None:
     lock = Locks(SOON_S, lambda: "gpu", SharedFolder(tmp_path))
     started = time.monotonic()
 

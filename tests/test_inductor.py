@@ -932,7 +932,7 @@ def call(args):
         ("128", "256", False),
     ],
 )
-def test_the_digest_of_a_fusion_ignores_devices_and_comments(old: str, new: str, same: bool) -> None:
+def test_the_digest_of_fused_code_ignores_gpu_index_and_comments(old: str, new: str, same: bool) -> None:
     changed = MEASURED.replace(old, new)
 
     assert changed != MEASURED

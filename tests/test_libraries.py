@@ -104,7 +104,7 @@ def test_the_digest_does_not_depend_on_versions_of_libraries(machine: Machine, t
     ],
     ids=["on the path", "in the rootdir", "installed into the rootdir", "editable", "installed from the rootdir"],
 )
-def test_code_of_a_checkout_or_editable_install_is_in_the_digest(
+def test_the_source_digest_covers_editable_and_checkout_code(
     machine: Machine, folder: str, distribution: str, direct_url: Any
 ) -> None:
     if distribution:

@@ -45,7 +45,7 @@ def of_many_kernels(number: int) -> RunResult:
 FAILED = Gate("0", "too many autotune cache misses: 2, at most 0 allowed (see the summary)")
 
 
-def test_the_failed_gate_is_the_first_annotation() -> None:
+def test_the_failed_gate_is_the_first_github_annotation() -> None:
     """The annotation is an error and has the command to run. Errors of the run come next, then the tests."""
     summary = missed(
         2, gate=FAILED, update_arguments="--autotune-load=c --autotune-dump=c", errors=("100% full\nsecond, line",)

@@ -324,7 +324,7 @@ def test_a_store_gets_recovered_entries_and_none_of_files() -> None:
     assert [merged_entry.problem for merged_entry in summary.merged.cache.entries] == [recovered_entry.problem]
 
 
-def test_on_miss_error_fails_a_run_in_which_no_test_failed() -> None:
+def test_a_miss_with_on_miss_error_fails_a_run_of_passed_tests() -> None:
     """A forked child of a test looked up the problem, and the error ended with the child."""
     strict = result(MISSED, on_miss="error", test_counts={"passed": 1})
 

@@ -418,7 +418,7 @@ def test_a_kernel_first_called_while_paused_is_recorded_later(session) -> None:
     assert len(first.entries) == 1
 
 
-def test_a_kernel_tuned_before_the_adapter_hooks_is_untracked(session) -> None:
+def test_a_kernel_tuned_before_the_plugin_starts_is_untracked(session) -> None:
     """A kernel that autotune_ignore matches is not untracked. The kernel keeps its choice in memory."""
     kernel = copy_kernel(Bench())
     call(kernel)

@@ -362,7 +362,7 @@ def with_hooks(*hooks: Any, best: int = 0) -> Any:
 
 
 @pytest.mark.parametrize("best", [0, 1])
-def test_a_hit_picks_the_candidate_with_the_recorded_pre_hook(session, best: int) -> None:  # noqa: F811
+def test_a_hit_tells_candidates_apart_by_the_recorded_pre_hook(session, best: int) -> None:  # noqa: F811
     """A hit gives the kernel the candidate with the recorded pre_hook."""
     recorded = session(is_dumping=True)
     run(with_hooks(hook_one, hook_two, best=best), *tensors())
@@ -421,7 +421,7 @@ def descriptor(dtype: Any) -> Any:
     ],
     ids=["descriptor", "tuple", "nested"],
 )
-def test_dtypes_in_tuples_and_descriptors_are_in_the_key(session, have_own_choices, argument: Any, name: str) -> None:  # noqa: F811
+def test_the_key_has_dtypes_of_tuple_items_and_descriptors(session, have_own_choices, argument: Any, name: str) -> None:  # noqa: F811
     first, second = ((argument(dtype), None, 16) for dtype in (torch.float32, torch.float16))
 
     assert have_own_choices(empty, empty, *first, arguments=second)

@@ -204,7 +204,7 @@ def test_a_choice_whose_rivals_all_fail_counts_as_not_raced() -> None:
     assert verdict.not_raced == "no candidate except the choice can be launched"
 
 
-def test_on_a_cpu_7_percent_is_noise_and_12_percent_is_slower(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_verify_on_a_cpu_calls_12_percent_slower_and_7_noise(monkeypatch: pytest.MonkeyPatch) -> None:
     """A CPU is noisier than a GPU. A loss of 7 % is within its noise, a loss of 12 % is not."""
     monkeypatch.setattr("tests.test_verify.PROBLEMS", [Problem("toy", "k", (), Device("CPU", "avx2", 8))])
 

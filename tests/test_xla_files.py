@@ -81,7 +81,7 @@ def test_xla_bytes_of_another_problem_raise_a_cache_error() -> None:
         entries.to_xla(type(ours)(other.problem, other.fingerprint, native=ours.native))
 
 
-def test_a_legacy_xla_entry_gives_label_versions_and_choice() -> None:
+def test_an_entry_from_legacy_xla_has_label_versions_and_choice() -> None:
     converted = [entries.to_entry(entry, H200) for entry in legacy_entries()]
 
     dot = next(entry for entry in converted if entry.label.startswith("dot"))

@@ -205,7 +205,7 @@ def test_the_gate_fails_if_all_selected_tests_were_skipped(serial_suite: Suite, 
 
 
 @pytest.mark.parametrize("gate", [*GATES, "--autotune-fail-on-unused"])
-def test_the_gate_fails_if_gpu_tests_skip_and_only_the_cpu_hits(serial_suite: Suite, gate: str) -> None:
+def test_the_gate_fails_if_gpu_tests_skip_and_only_cpu_tests_run(serial_suite: Suite, gate: str) -> None:
     """The kernels of the CPU still ask and hit, so that misses alone tell nothing of the lost GPU."""
     serial_suite.write(test_a="def test_a(tune): tune('lib.a')", test_b="def test_b(tune): tune('lib.b')")
     serial_suite.dump("test_a.py", TOY_DEVICE="CPU")

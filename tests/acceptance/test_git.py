@@ -272,7 +272,7 @@ def test_git_setup_refuses_a_path_outside_the_repository(
     assert not Path(".gitattributes").exists()
 
 
-def test_git_setup_refuses_linked_gitattributes_and_line_breaks(
+def test_git_setup_refuses_a_gitattributes_link_or_a_line_break(
     git: Git, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     """A .gitattributes that is a link stays as it is. A name with characters of a shell is quoted."""

@@ -159,7 +159,7 @@ def test_gate_command_overwrites_its_junit_and_markdown_files(gate: Gate) -> Non
 
 @pytest.mark.parametrize("option", ["--junit=", "--markdown="])
 @pytest.mark.parametrize("name", ["cache.textproto", "README.md", "junit.xml", "linked.md", "empty.textproto"])
-def test_the_gate_command_overwrites_no_cache_or_foreign_file(gate: Gate, option: str, name: str) -> None:
+def test_the_gate_command_overwrites_no_cache_and_no_user_file(gate: Gate, option: str, name: str) -> None:
     """The file is a cache of the gate, also through a link, or a file of the user. The gate writes nothing."""
     gate.run_parts()
     folder = gate.suite.folder
@@ -214,7 +214,7 @@ def test_fail_on_unused_fails_for_an_entry_no_process_used(gate: Gate) -> None:
     assert gate.judge("--fail-on-unused") == 4
 
 
-def test_after_a_skipped_test_gate_command_names_no_unused_entry(gate: Gate) -> None:
+def test_the_gate_command_checks_no_unused_entry_if_a_test_skips(gate: Gate) -> None:
     skipped = "import pytest\n@pytest.mark.skip\ndef test_skipped(): pass\n"
     (gate.suite.folder / "test_a.py").write_text(OPS.format(name="a", count=1) + skipped)
     gate.run_parts()
@@ -423,7 +423,7 @@ def test_the_gate_command_fails_if_all_processes_skip_all_tests(gate: Gate) -> N
     assert gate.lines[-1] == "FAILED: no process called an autotuned kernel (6 skipped)"
 
 
-def test_gate_command_fails_if_gpu_tests_skip_and_the_cpu_hits(gate: Gate) -> None:
+def test_gate_command_fails_if_gpu_tests_skip_and_cpu_tests_run(gate: Gate) -> None:
     """The kernels of the CPU still ask, so that misses alone tell nothing of the lost GPU."""
     gate.suite.run("--autotune-load=cache.textproto", "--autotune-update", TOY_DEVICE="CPU")
     (gate.suite.folder / "test_c.py").write_text(SKIPPED.format(name="c"))
@@ -538,7 +538,7 @@ def test_the_gate_command_fails_if_pytest_exit_ended_a_process(gate: Gate, fails
     assert gate.lines[-1] == f"FAILED: {path}: 2 of 5 tests did not run"
 
 
-def test_the_gate_command_passes_a_process_that_dash_x_ended(gate: Gate) -> None:
+def test_the_gate_command_passes_if_option_x_ended_a_run_early(gate: Gate) -> None:
     test = gate.suite.folder / "test_c.py"
     test.write_text(test.read_text() + "\ndef test_fails(): assert 0\ndef test_never(): pass\n")
     gate.run_parts("test_a.py", "test_b.py")

@@ -135,7 +135,7 @@ def test_on_stale_use_tunes_if_the_choice_is_no_candidate_now(serial_suite: Suit
     assert len(serial_suite.tunings) == 1
 
 
-def test_on_stale_error_fails_stale_problems_and_tunes_misses(suite: Suite) -> None:
+def test_with_on_stale_error_only_tests_with_stale_entries_fail(suite: Suite) -> None:
     suite.write(test_op=ask("M=1")).serial.prepare_dump()
     suite.write(test_op=STALE, test_new="def test_new(tune): tune('lib.new')")
 

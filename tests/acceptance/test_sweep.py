@@ -143,7 +143,7 @@ def test_a_sweep_in_2_parts_notes_a_problem_with_3_candidates(serial_suite: Suit
     ]
 
 
-def test_a_sweep_ignores_the_ini_load_and_refuses_a_typed_load(serial_suite: Suite) -> None:
+def test_a_sweep_ignores_the_ini_load_and_refuses_a_load_option(serial_suite: Suite) -> None:
     """A load, a dump or a limit on the command line is a usage error."""
     serial_suite.write(test_lib=SUITE)
     serial_suite.pytester.makeini("[pytest]\nautotune_load = none.pb\nautotune_max_misses = 0\n")

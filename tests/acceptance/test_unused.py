@@ -296,7 +296,7 @@ def test_with_workers_an_incomplete_run_prunes_nothing(serial_suite: Suite, kind
 
 
 @pytest.mark.parametrize("kind", ["replaced args", "another collection"])
-def test_the_gates_pass_if_a_plugin_replaced_the_test_paths(
+def test_the_gates_pass_a_run_whose_test_paths_a_plugin_replaced(
     serial_suite: Suite, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Such a run is a part of the suite: an entry is not unused, and the part may ask for nothing."""
@@ -395,7 +395,7 @@ def test_a_run_started_in_a_subfolder_prunes_nothing(serial_suite: Suite, monkey
         ("", ["."]),
     ],
 )
-def test_typing_the_paths_of_testpaths_is_a_complete_run(serial_suite: Suite, testpaths: str, typed: list[str]) -> None:
+def test_naming_all_testpaths_in_the_command_is_a_complete_run(serial_suite: Suite, testpaths: str, typed: list[str]) -> None:
     """A run without paths is complete, too."""
     below(serial_suite).pytester.makeini(f"[pytest]\ntestpaths = {testpaths}\n")
 
@@ -405,7 +405,7 @@ def test_typing_the_paths_of_testpaths_is_a_complete_run(serial_suite: Suite, te
 
 
 @pytest.mark.parametrize("has_ini_file", [True, False])
-def test_typing_the_rootdir_is_a_complete_run_if_it_has_an_ini(
+def test_naming_a_rootdir_with_an_ini_file_is_a_complete_run(
     serial_suite: Suite, monkeypatch: pytest.MonkeyPatch, has_ini_file: bool
 ) -> None:
     """Pytest starts in another folder. Without an ini file the run is not complete."""
@@ -432,7 +432,7 @@ def test_typing_the_rootdir_is_a_complete_run_if_it_has_an_ini(
         ("", ["tests"]),
     ],
 )
-def test_typing_other_paths_than_testpaths_prunes_nothing(
+def test_a_run_of_other_paths_than_testpaths_prunes_no_entry(
     serial_suite: Suite, testpaths: str, typed: list[str]
 ) -> None:
     below(serial_suite).pytester.makeini(f"[pytest]\ntestpaths = {testpaths}\n")

@@ -172,7 +172,7 @@ def test_fail_on_unused_passes_an_incomplete_run_with_a_reason(
     assert why in section(result)
 
 
-def test_failed_gates_on_misses_and_unused_share_one_line(shrunk: Suite) -> None:
+def test_failed_miss_and_unused_gates_are_reported_in_one_line(shrunk: Suite) -> None:
     shrunk.write(test_op=OPS.format(ms="1, 3", more=""))
 
     result = shrunk.load("--autotune-fail-on-unused", "--autotune-max-misses=0")
@@ -229,7 +229,7 @@ def test_a_dump_with_fallbacks_is_not_reported_as_up_to_date(
         assert f"STALE test_lib.py::test_op - toy:lib.op: {reason}; the stale choice was used" in lines
 
 
-def test_an_entry_that_on_stale_use_took_is_not_unused(serial_suite: Suite, section) -> None:
+def test_a_stale_entry_taken_with_on_stale_use_counts_as_used(serial_suite: Suite, section) -> None:
     """With --autotune-on-stale=use, a new dump leaves the entry out.
 
     The summary does not say that no test requested it.
