@@ -420,9 +420,7 @@ def test_check_with_fix_keeps_the_entry_of_a_simultaneous_dump(run: Run, monkeyp
 
 
 @pytest.mark.parametrize("output", ["a.textproto", "./a.textproto", "link.textproto"])
-def test_merge_keeps_the_entry_of_a_simultaneous_dump(
-    run: Run, monkeypatch: pytest.MonkeyPatch, output: str
-) -> None:
+def test_merge_keeps_the_entry_of_a_simultaneous_dump(run: Run, monkeypatch: pytest.MonkeyPatch, output: str) -> None:
     """The dump writes into the output after the merge has read its inputs, of which the output is one."""
     write("a.textproto", entry(1))
     write("b.textproto", entry(2))

@@ -395,7 +395,9 @@ def test_a_run_started_in_a_subfolder_prunes_nothing(serial_suite: Suite, monkey
         ("", ["."]),
     ],
 )
-def test_naming_all_testpaths_in_the_command_is_a_complete_run(serial_suite: Suite, testpaths: str, typed: list[str]) -> None:
+def test_naming_all_testpaths_in_the_command_is_a_complete_run(
+    serial_suite: Suite, testpaths: str, typed: list[str]
+) -> None:
     """A run without paths is complete, too."""
     below(serial_suite).pytester.makeini(f"[pytest]\ntestpaths = {testpaths}\n")
 
