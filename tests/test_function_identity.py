@@ -106,7 +106,7 @@ def nested(best: int) -> Any:
     [fastest_at, closure, default, nested, lambda best: partial(distance, best), lambda best: Runner(best).run, Runner],
     ids=["lambda", "closure", "default", "nested", "partial", "method", "callable"],
 )
-def test_values_that_a_run_function_closes_over_are_in_no_digest(looked_up: list[Lookup], make: Any) -> None:
+def test_the_source_digest_omits_closure_values_of_run_functions(looked_up: list[Lookup], make: Any) -> None:
     """A pointer, a path or a port differs in every run and would make a choice stale forever.
 
     Only the key separates problems.
@@ -425,7 +425,7 @@ def calls(config: int) -> int:
     ("name", "value"),
     [("FASTEST", 4), ("TILE", Tile(8)), ("WORDS", ("b",)), ("calls", other), ("Bounds", Tile), ("TABLE", (other,))],
 )
-def test_changing_a_global_that_the_source_names_changes_digest(
+def test_changing_a_used_global_changes_the_source_digest(
     monkeypatch: pytest.MonkeyPatch, name: str, value: Any
 ) -> None:
     before = source_text(follows)
@@ -449,7 +449,7 @@ class Launcher:
     ("owner", "name", "value"),
     [(Launcher, "launch", Runner.run), (Tile, "m", 2), (calls, "__code__", other.__code__)],
 )
-def test_a_monkeypatched_method_or_code_changes_the_digest(
+def test_monkeypatching_methods_or_code_changes_source_digests(
     monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, value: Any
 ) -> None:
     subjects = (Launcher().run, follows)
@@ -538,7 +538,7 @@ partial_function = partial(distance, 2)
     ],
     ids=["singledispatch", "contextmanager", "method", "classmethod", "partial"],
 )
-def test_an_edit_of_any_callable_in_a_lambda_changes_the_digest(monkeypatch: pytest.MonkeyPatch, run: Any) -> None:
+def test_editing_any_callable_in_a_lambda_changes_source_digests(monkeypatch: pytest.MonkeyPatch, run: Any) -> None:
     """A lambda that calls a plain function, too, does not drop the other callable."""
 
     def read_digests() -> list[str | None]:

@@ -838,7 +838,7 @@ def test_candidates_compile_with_context_variables_of_the_caller() -> None:
     assert seen == ["of the test"] * 3
 
 
-def test_spaces_of_numbers_and_of_mappings_have_other_digests() -> None:
+def test_spaces_of_numbers_and_of_mappings_differ_in_digest() -> None:
     """The configurations 1 and {"config": 1} have the same params."""
     plain, named = as_space([1, 2]), as_space([{"config": 1}, {"config": 2}])
     assert plain.digest != named.digest
@@ -899,7 +899,7 @@ def test_overriding_a_called_method_changes_the_source_digest() -> None:
     assert sources[0] != sources[1]
 
 
-def test_overriding_a_called_classmethod_changes_the_digest() -> None:
+def test_overriding_a_called_classmethod_changes_source_digest() -> None:
     """Python makes a bound method of the class, so the class is the first argument."""
     sources = []
 

@@ -80,7 +80,7 @@ ADDED = [
 
 
 @pytest.mark.parametrize(("bound", "used", "digest"), SAID)
-def test_a_triton_function_under_its_name_is_not_in_the_digest(read: Any, bound: str, used: str, digest: str) -> None:
+def test_source_digests_omit_triton_functions_under_their_names(read: Any, bound: str, used: str, digest: str) -> None:
     source = read(bound, used)
 
     assert source.parts.keys() == {"kernel"}
@@ -88,7 +88,7 @@ def test_a_triton_function_under_its_name_is_not_in_the_digest(read: Any, bound:
 
 
 @pytest.mark.parametrize(("bound", "used", "name", "digest"), ADDED)
-def test_a_triton_function_under_an_alias_is_in_the_digest(
+def test_source_digests_cover_triton_functions_under_an_alias(
     read: Any, bound: str, used: str, name: str, digest: str
 ) -> None:
     source = read(bound, used)
@@ -97,7 +97,7 @@ def test_a_triton_function_under_an_alias_is_in_the_digest(
     assert source.digest == digest
 
 
-def test_different_functions_and_values_have_different_digests() -> None:
+def test_different_functions_and_values_differ_in_source_digest() -> None:
     digests = [case[-1] for case in (*SAID, *ADDED)]
     assert len(set(digests)) == len(digests)
 

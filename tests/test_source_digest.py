@@ -93,7 +93,7 @@ def digest_of(load):
         ("x + SCALE", "x \\\n        + SCALE"),
     ],
 )
-def test_layout_and_comments_do_not_change_the_digest(digest_of, replacement) -> None:
+def test_layout_and_comments_do_not_change_the_source_digest(digest_of, replacement) -> None:
     """Docstrings, unused names, decorators and the spelling of numbers do not matter either."""
     assert digest_of(KERNEL.replace(*replacement)) == digest_of(KERNEL)
 
@@ -109,11 +109,11 @@ def test_layout_and_comments_do_not_change_the_digest(digest_of, replacement) ->
         ("        y = y * 2\n\n    return y", "        y = y * 2\n        return y"),
     ],
 )
-def test_an_edit_of_the_kernels_code_changes_the_digest(digest_of, replacement) -> None:
+def test_editing_the_code_of_a_kernel_changes_its_source_digest(digest_of, replacement) -> None:
     assert digest_of(KERNEL.replace(*replacement)) != digest_of(KERNEL)
 
 
-def test_numbers_in_a_closure_are_in_the_key_and_not_the_digest(load) -> None:
+def test_closure_numbers_are_in_the_key_not_in_the_source_digest(load) -> None:
     module = load("def make(a):\n    def kernel(x):\n        return x * a\n    return kernel\n")
     two, three = module.make(2), module.make(3)
 
@@ -121,7 +121,7 @@ def test_numbers_in_a_closure_are_in_the_key_and_not_the_digest(load) -> None:
     assert [closure_cells(made) for made in (two, three)] == [{"a": 2}, {"a": 3}]
 
 
-def test_functions_in_a_closure_are_part_of_the_digest(load) -> None:
+def test_functions_in_a_closure_are_part_of_the_source_digest(load) -> None:
     module = load(
         "def one(x):\n    return x\n\ndef two(x):\n    return -x\n\n"
         "def make(act):\n    def kernel(x):\n        return act(x)\n    return kernel\n"
@@ -138,7 +138,7 @@ def test_a_function_without_readable_source_is_uncacheable() -> None:
         source_digest(namespace["kernel"])  # type: ignore[arg-type]
 
 
-def test_editing_a_class_without_a_module_changes_the_digest(load) -> None:
+def test_editing_a_class_without_module_changes_source_digests(load) -> None:
     source = (
         "Undefined = type('Undefined', (), {'__module__': None, 'WIDTH': 1})\ndef kernel(x):\n    return Undefined\n"
     )
@@ -248,7 +248,7 @@ def kernel(x):
         "remembered()",
     ],
 )
-def test_values_in_enums_and_dataclasses_are_part_of_the_digest(load, used: str) -> None:
+def test_the_source_digest_covers_enum_and_dataclass_values(load, used: str) -> None:
     """A kernel may read a value of an enum, a dataclass, an object, a class or a remembered function."""
 
     def digest(value: str) -> str:
@@ -304,14 +304,14 @@ def kernel(x):
 
 
 @pytest.mark.parametrize("used", ["managed()", "dispatched(x)", "reads_global()"])
-def test_globals_of_a_decorated_helper_are_part_of_the_digest(load, used: str) -> None:
+def test_the_source_digest_covers_globals_of_decorated_helpers(load, used: str) -> None:
     text = MANAGED.replace("USED", used)
 
     assert source_digest(load(text).kernel) == source_digest(load(text).kernel)
     assert source_digest(load(text).kernel) != source_digest(load(text.replace("EPS = 1", "EPS = 2")).kernel)
 
 
-def test_running_a_kernel_that_assigns_a_global_keeps_its_digest(load) -> None:
+def test_a_kernel_that_assigns_a_global_keeps_its_source_digest(load) -> None:
     """An edit of the global's first value changes the digest, because the results of the function may change."""
     text = "COUNT = 0\ndef kernel(x):\n    global COUNT\n    COUNT += 1\n    return x\n"
     kernel = load(text).kernel
@@ -336,7 +336,7 @@ def kernel(x):
 
 
 @pytest.mark.parametrize("link", ["", "object.__setattr__(node, 'itself', node)"], ids=["unset", "itself"])
-def test_a_dataclass_that_holds_itself_can_be_digested(digest_of, link: str) -> None:
+def test_a_dataclass_that_holds_itself_has_a_source_digest(digest_of, link: str) -> None:
     """The other fields still count, and the digest is the same in each process."""
     source = FIELDS.replace("LINK", link)
 
@@ -344,12 +344,12 @@ def test_a_dataclass_that_holds_itself_can_be_digested(digest_of, link: str) -> 
     assert digest_of(source) != digest_of(source.replace("Node(4)", "Node(5)"))
 
 
-def test_an_unset_field_and_a_self_reference_differ_in_digest(digest_of) -> None:
+def test_a_self_reference_in_a_field_changes_the_source_digest(digest_of) -> None:
     linked = FIELDS.replace("LINK", "object.__setattr__(node, 'itself', node)")
     assert digest_of(FIELDS.replace("LINK", "")) != digest_of(linked)
 
 
-def test_values_that_change_while_tests_run_are_in_no_digest(load) -> None:
+def test_the_source_digest_omits_values_that_tests_change(load) -> None:
     module = load(CLASSES.replace("USED", "(SETTINGS.width, wrapped(x), LOG)") + "LOG = []\n")
     before = source_digest(module.kernel)
     module.SETTINGS.width = 5
@@ -399,7 +399,7 @@ def test_a_module_of_the_user_named_like_a_library_is_digested(load, name: str) 
 
 
 @pytest.mark.parametrize("name", ["jax", "jaxlib"])
-def test_a_jax_wrapper_around_a_kernel_is_not_in_the_digest(load, name: str) -> None:
+def test_the_source_digest_omits_the_jax_wrapper_of_a_kernel(load, name: str) -> None:
     """The folder of the library does not matter."""
 
     def digest(body: str) -> str:
@@ -419,7 +419,7 @@ def kernel(x):
 """
 
 
-def test_two_lambdas_on_one_line_have_different_digests(load) -> None:
+def test_two_lambdas_on_one_line_have_different_source_digests(load) -> None:
     made = load(LAMBDAS).make(1, 2)
     changed = load(LAMBDAS.replace("n - 2", "n - 3")).make(1, 2)
     digests = {name: source_digest(function) for name, function in made.items()}
@@ -430,7 +430,7 @@ def test_two_lambdas_on_one_line_have_different_digests(load) -> None:
 
 
 @pytest.mark.parametrize("decorator", ["functools.cache", "triton.constexpr_function"])
-def test_the_digest_has_a_decorators_wrapper_and_its_function(load, decorator: str) -> None:
+def test_the_source_digest_covers_wrapper_and_decorated_function(load, decorator: str) -> None:
     if decorator.startswith("triton") and not hasattr(pytest.importorskip("triton"), "constexpr_function"):
         pytest.skip("a later version of Triton has it")
 
@@ -497,7 +497,7 @@ def other_pythons() -> list[str]:
 
 
 @pytest.mark.parametrize("python", other_pythons() or [sys.executable])
-def test_the_digest_is_the_same_on_every_python(tmp_path: Path, python: str) -> None:
+def test_the_source_digest_is_the_same_on_every_python(tmp_path: Path, python: str) -> None:
     (tmp_path / "kernels.py").write_text(EVERYTHING)
     used = (
         "(Mode, Shape, Sizes, SHAPE, NESTED, SPACE, enum, dataclass, "
@@ -532,7 +532,7 @@ def test_a_kernel_whose_file_was_edited_meanwhile_is_uncacheable(load, edit: tup
         source_digest(module.kernel)
 
 
-def test_text_appended_to_the_file_of_a_kernel_keeps_its_digest(load) -> None:
+def test_appending_text_to_a_kernel_file_keeps_its_source_digest(load) -> None:
     module = load("import math\ndef kernel(x): return math.floor(x * 2)\n")
     before = source_digest(load(Path(module.__file__).read_text()).kernel)
     with open(module.__file__, "a") as file:
@@ -561,7 +561,7 @@ kernel = define("def kernel(x):\\n    y = SCALE\\n    return x * y + {added}\\n"
 """
 
 
-def test_the_digest_changes_with_source_text_passed_to_triton(load) -> None:
+def test_source_text_passed_to_triton_changes_the_source_digest(load) -> None:
     pytest.importorskip("triton")
     variants = [load(GIVEN.format(scale=scale, added=added)) for scale, added in ((1, 1), (2, 1), (1, 2), (1, 1))]
     digests = [source_digest(variant.kernel, named=False) for variant in variants]
@@ -620,7 +620,7 @@ class Tile(Base):
         ("return 7", "return 70", False),
     ],
 )
-def test_the_digest_of_a_method_has_only_the_members_it_uses(load, old: str, new: str, changes_digest: bool) -> None:
+def test_the_source_digest_of_a_method_has_only_members_it_uses(load, old: str, new: str, changes_digest: bool) -> None:
     before = load(METHODS).Tile()
     after = load(METHODS.replace(old, new)).Tile()
     assert (source_text(before.run) != source_text(after.run)) is changes_digest
@@ -637,7 +637,7 @@ LOCAL_IMPORTS = [
 
 
 @pytest.mark.parametrize("body", LOCAL_IMPORTS)
-def test_modules_imported_inside_a_function_are_in_the_digest(load, tmp_path, monkeypatch, body: str) -> None:
+def test_the_source_digest_covers_modules_imported_in_a_function(load, tmp_path, monkeypatch, body: str) -> None:
     """The digest reads the module's file and does not import the module. Its layout does not count."""
     package = tmp_path / "kernels_pkg"
     package.mkdir()
@@ -799,7 +799,7 @@ def kernel(x):
         ("upper(x)", "str.upper", "str.lower"),
     ],
 )
-def test_code_behind_objects_and_aliases_is_in_the_digest(load, used: str, old: str, new: str) -> None:
+def test_the_source_digest_has_code_behind_objects_and_aliases(load, used: str, old: str, new: str) -> None:
     source = OWN_WAYS.replace("USED", used)
     digest = source_digest(load(source).kernel)
     assert source_digest(load(source).kernel) == digest
@@ -885,7 +885,7 @@ class Tool:
         "Owner()",
     ],
 )
-def test_computing_a_digest_runs_no_code_of_users_objects(load, used: str) -> None:
+def test_computing_a_source_digest_runs_no_code_of_user_objects(load, used: str) -> None:
     """The objects' code may raise an error, or count its calls."""
     module = load(OBJECTS_WITH_CODE.replace("USED", used))
     module.calls.clear()
@@ -903,7 +903,7 @@ def test_computing_a_digest_runs_no_code_of_users_objects(load, used: str) -> No
     assert not module.calls
 
 
-def test_an_error_while_computing_a_digest_is_uncacheable(load, monkeypatch) -> None:
+def test_a_kernel_whose_source_digest_fails_is_uncacheable(load, monkeypatch) -> None:
     """The error never fails the test."""
     module = load("class Tool:\n    def run(self, x):\n        return x\nlimit = 3\ndef kernel(x):\n    return limit\n")
 
@@ -954,7 +954,7 @@ def kernel(x):
 
 
 @pytest.mark.parametrize("used", ["kernel", "Tool", "Tool().run", "Tool.make"])
-def test_a_counter_that_the_kernel_increments_is_in_no_digest(load, used: str) -> None:
+def test_the_source_digest_omits_a_counter_the_kernel_increments(load, used: str) -> None:
     """The digest has the first value of the counter, and later values of other names."""
     load("count = 0\n", "state")
 
@@ -979,7 +979,7 @@ def test_a_counter_that_the_kernel_increments_is_in_no_digest(load, used: str) -
         assert digest_used(COUNTERS.replace("limit = 3", "limit = 5"), 0) != digest
 
 
-def test_computing_a_digest_calls_no_module_getattr(load) -> None:
+def test_computing_a_source_digest_calls_no_module_getattr(load) -> None:
     library = load("def __getattr__(name):\n    raise RuntimeError(name)\n", "lazy_library")
     module = load("import lazy_library\ndef kernel(x):\n    return lazy_library.gpu(x)\n")
     assert module.lazy_library is library

@@ -35,13 +35,13 @@ def kernel(x):
 """
 
 
-def test_a_local_variable_hides_the_global_from_the_digest(load: Load) -> None:
+def test_a_local_variable_hides_the_global_from_source_digests(load: Load) -> None:
     digest = source_digest(load(VARIABLES).kernel)
     assert source_digest(load(VARIABLES.replace("= 7", "= 70")).kernel) == digest
     assert source_digest(load(VARIABLES.replace("size = 8", "size = 80")).kernel) != digest
 
 
-def test_a_nonlocal_variable_hides_no_global_from_the_digest(load: Load) -> None:
+def test_a_nonlocal_hides_no_global_from_the_source_digest(load: Load) -> None:
     source = """
 k = 7
 def read():
@@ -56,7 +56,7 @@ def kernel(x):
     assert source_digest(load(source).kernel) != source_digest(load(source.replace("k = 7", "k = 70")).kernel)
 
 
-def test_a_nonlocal_counter_in_a_closure_is_not_in_the_digest(load: Load) -> None:
+def test_the_source_digest_leaves_out_a_nonlocal_counter(load: Load) -> None:
     source = """
 def make(size):
     count = 0
@@ -131,7 +131,7 @@ def kernel(x):
     assert source_digest(load(source.replace("return 3", "return 30")).kernel) != digest
 
 
-def test_the_function_under_a_wrapper_is_in_the_digest(load: Load) -> None:
+def test_the_function_under_a_wrapper_is_in_the_source_digest(load: Load) -> None:
     source = """
 def inner(x):
     return x + 1
@@ -144,7 +144,7 @@ def kernel(x):
     assert source_digest(load(source).kernel) != source_digest(load(source.replace("x + 1", "x + 2")).kernel)
 
 
-def test_different_builtins_in_a_closure_have_different_digests(load: Load) -> None:
+def test_different_builtins_in_closures_change_the_source_digest(load: Load) -> None:
     source = """
 import math
 def make(NAME):
@@ -157,7 +157,7 @@ def make(NAME):
     assert source_digest(module.make(math.ceil), own_cells=True) != digest
 
 
-def test_methods_of_an_object_inside_a_partial_are_in_the_digest(load: Load) -> None:
+def test_the_source_digest_has_methods_of_an_object_in_a_partial(load: Load) -> None:
     source = """
 import functools
 class Tool:

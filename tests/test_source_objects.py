@@ -158,7 +158,7 @@ def test_members_of_an_object_that_a_function_uses_are_digested(load: Load, run:
 
 
 @pytest.mark.parametrize("run", [run for run, _ in RUNS if "stored" not in run])
-def test_attribute_values_of_an_object_are_not_in_the_digest(load: Load, run: str) -> None:
+def test_the_source_digest_leaves_out_values_of_attributes(load: Load, run: str) -> None:
     source = OBJECTS.replace("RUN", run)
     other_data = source.replace("obj = Suite()\n", "obj = Suite()\n    obj.size, obj.log = 70, [1]\n")
     assert digests_of_run(load(source, "suite")) == digests_of_run(load(other_data, "suite"))
@@ -186,7 +186,7 @@ def whole(n):
 
 
 @pytest.mark.parametrize("name", ["kernel", "whole"])
-def test_an_attribute_that_a_kernel_assigns_is_not_in_the_digest(load: Load, name: str) -> None:
+def test_the_source_digest_omits_attributes_a_kernel_assigns(load: Load, name: str) -> None:
     module = load(LAZY, "suite")
     digest = read_source(getattr(module, name), carried=False).digest
     module.kernel(1)
@@ -195,7 +195,7 @@ def test_an_attribute_that_a_kernel_assigns_is_not_in_the_digest(load: Load, nam
     assert read_source(getattr(edited, name), carried=False).digest != digest
 
 
-def test_a_monkeypatched_member_invalidates_a_cached_digest(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_monkeypatching_a_member_drops_the_cached_source_digest(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
     module = load(OBJECTS.replace("RUN", "lambda n: GLOBAL.kernel(n) + GLOBAL.sub.launch(n)"), "suite")
     run = module.make()
     source = read_source(run, carried=False, is_kept=True)
@@ -273,12 +273,12 @@ def kernel(n):
 """
 
 
-def test_a_long_chain_of_objects_can_be_digested(load: Load) -> None:
+def test_a_long_chain_of_objects_has_a_source_digest(load: Load) -> None:
     module = load(LONG_CHAIN, "suite")
     assert read_source(module.kernel, carried=False).digest
 
 
-def test_a_mock_or_library_object_adds_nothing_to_the_digest(load: Load) -> None:
+def test_a_mock_or_library_object_adds_no_code_to_source_digests(load: Load) -> None:
     text = "import unittest.mock\nobj = NONE\ndef kernel(n):\n    return obj.kernel(n) + len(obj)\n"
     digest = read_source(load(text.replace("NONE", "None"), "suite").kernel, carried=False).parts["kernel"]
     for value in ("unittest.mock.MagicMock()", "unittest.mock.MagicMock(spec=list)", "object()"):
@@ -360,7 +360,7 @@ def make():
 """
 
 
-def test_an_attribute_an_outer_method_assigns_is_in_no_digest(load: Load) -> None:
+def test_source_digests_omit_attributes_an_outer_method_assigns(load: Load) -> None:
     kernel = load(PLANNED.replace("RUNNER", "Runner()"), "suite").make()
     digest = read_source(kernel, carried=False).digest
     kernel(1)
@@ -396,7 +396,7 @@ def kernel(n):
         ("tool.hooked(n)", "hook=helper", "help=helper"),
     ],
 )
-def test_arguments_of_a_partial_in_a_class_are_in_the_digest(load: Load, used: str, old: str, new: str) -> None:
+def test_the_source_digest_covers_partial_arguments_in_classes(load: Load, used: str, old: str, new: str) -> None:
     source = MEMBERS.replace("USED", used)
     assert old in source
     digest = read_source(load(source, "suite").kernel, carried=False).digest
@@ -442,7 +442,7 @@ def make():
         ("other.run(n)", "n + 3"),
     ],
 )
-def test_code_stored_in_an_enum_member_is_in_the_digest(load: Load, used: str, old: str) -> None:
+def test_code_stored_in_an_enum_member_is_in_the_source_digest(load: Load, used: str, old: str) -> None:
     source = ENUMS.replace("USED", used)
     digest = read_source(load(source, "suite").make(), carried=False).digest
     assert read_source(load(source.replace(old, f"{old}0"), "suite").make(), carried=False).digest != digest
@@ -475,7 +475,7 @@ def kernel(n):
     ("old", "new"),
     [("* 1", "* 10"), ("return 2", "return 20"), ("helper() +", "helper() -"), ("return 3", "return 30")],
 )
-def test_functions_stored_in_a_descriptor_are_in_the_digest(load: Load, used: str, old: str, new: str) -> None:
+def test_the_source_digest_covers_functions_in_a_descriptor(load: Load, used: str, old: str, new: str) -> None:
     source = DESCRIPTORS.replace("USED", used)
     digest = read_source(load(source, "suite").kernel, carried=False).digest
     edited = source.replace(old, new)
@@ -508,7 +508,7 @@ def kernel(n):
 """
 
 
-def test_a_singleton_created_on_first_use_is_not_in_the_digest(load: Load) -> None:
+def test_the_source_digest_leaves_out_lazily_made_singletons(load: Load) -> None:
     module = load(SINGLETON, "suite")
     digest = read_source(module.kernel, carried=False).digest
     module.kernel(1)
@@ -545,7 +545,7 @@ def kernel(n):
         ("return owner.read()", "* 3", False),
     ],
 )
-def test_methods_that_an_assignment_calls_are_in_the_digest(load: Load, used: str, edit: str, counts: bool) -> None:
+def test_the_source_digest_covers_methods_an_assignment_calls(load: Load, used: str, edit: str, counts: bool) -> None:
     source = CALLED_BY_PYTHON.replace("USED", used)
     digest = read_source(load(source, "suite").kernel, carried=False).digest
     edited = read_source(load(source.replace(edit, f"{edit}0"), "suite").kernel, carried=False).digest
@@ -583,7 +583,7 @@ def kernel(n):
         ("added(n)", lambda module: module.added.keywords.update(step=2)),
     ],
 )
-def test_a_changed_object_invalidates_a_cached_digest(
+def test_changing_an_object_drops_the_cached_source_digest(
     load: Load, used: str, change: Callable[[ModuleType], None]
 ) -> None:
     module = load(CHANGED.replace("USED", used), "suite")
@@ -698,7 +698,7 @@ def kernel(n):
 
 
 @pytest.mark.parametrize("code", LAZY_OBJECTS.values(), ids=list(LAZY_OBJECTS))
-def test_an_object_that_the_first_call_stores_is_in_no_digest(load: Load, code: str) -> None:
+def test_an_object_made_by_the_first_call_is_in_no_source_digest(load: Load, code: str) -> None:
     source = f"import functools\nclass Plan:\n    def run(self, n):\n        return n + 1\n{code}"
     module = load(source, "suite")
     digest = read_source(module.kernel, carried=False).digest

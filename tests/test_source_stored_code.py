@@ -70,7 +70,7 @@ def kernel(x):
         "dispatch(x)",
     ],
 )
-def test_code_stored_in_a_callable_object_is_in_the_digest(load, used: str) -> None:
+def test_code_in_a_callable_object_is_in_the_source_digest(load, used: str) -> None:
     source = STORED.replace("USED", used)
     digest = source_digest(load(source).kernel)
     assert source_digest(load(source).kernel) == digest
@@ -78,7 +78,7 @@ def test_code_stored_in_a_callable_object_is_in_the_digest(load, used: str) -> N
 
 
 @pytest.mark.parametrize("run", ["slot", "nested", "dispatch", "inner"])
-def test_the_digest_covers_the_code_in_an_object_passed_as_run(load, run: str) -> None:
+def test_source_digests_cover_code_in_an_object_passed_as_run(load, run: str) -> None:
     before = getattr(load(STORED), run)
     after = getattr(load(STORED.replace("return 1", "return 10")), run)
     assert source_text(before) == source_text(getattr(load(STORED), run))
@@ -137,14 +137,14 @@ def kernel(x):
         ("helper(x)", "helper.w = 3", "helper.w = 30"),
     ],
 )
-def test_generated_classes_and_aliases_are_in_the_digest(load, used: str, old: str, new: str) -> None:
+def test_generated_classes_and_aliases_are_in_the_source_digest(load, used: str, old: str, new: str) -> None:
     source = MADE.replace("USED", used)
     digest = source_digest(load(source, "m").kernel)
     assert source_digest(load(source, "m").kernel) == digest
     assert source_digest(load(source.replace(old, new), "m").kernel) != digest
 
 
-def test_a_call_counter_on_a_function_is_not_in_the_digest(load) -> None:
+def test_a_call_counter_on_a_function_is_not_in_source_digest(load) -> None:
     module = load(MADE.replace("USED", "counter(x)"), "m")
     digest = source_digest(module.kernel)
     module.kernel(1)
@@ -165,7 +165,7 @@ def run(x):
 """
 
 
-def test_heuristics_of_a_launched_kernel_are_in_the_digest(load) -> None:
+def test_the_source_digest_covers_heuristics_of_launched_kernels(load) -> None:
     pytest.importorskip("triton")
     before = source_text(load(HEURISTICS, "m").run)
     assert source_text(load(HEURISTICS, "m").run) == before
@@ -236,11 +236,11 @@ def test_a_kernel_decorated_by_a_context_manager_is_uncacheable(load) -> None:
         source_digest(load(WHOLE_OBJECT, "m").run)
 
 
-def test_a_class_with_fake_dataclass_fields_can_be_digested(load) -> None:
+def test_a_class_with_fake_dataclass_fields_has_a_source_digest(load) -> None:
     assert source_digest(load(WHOLE_OBJECT, "m").kernel)
 
 
-def test_computing_a_digest_does_not_load_a_lazy_proxy(load) -> None:
+def test_computing_a_source_digest_does_not_load_a_lazy_proxy(load) -> None:
     """Reading an attribute of the proxy would call the factory, or ``__getattribute__`` of the object inside."""
     wrapt = pytest.importorskip("wrapt")
     calls = []
@@ -316,7 +316,7 @@ def kernel(n):
 
 @pytest.mark.parametrize("used", ["tool.run(n)", "len(tool)", "Tool"])
 @pytest.mark.parametrize("edit", ["n + 1", "scaled(2", "not in memo"])
-def test_a_memo_of_results_in_a_method_is_not_in_the_digest(load, used: str, edit: str) -> None:
+def test_the_source_digest_leaves_out_a_memo_of_results(load, used: str, edit: str) -> None:
     source = MEMO.replace("USED", used)
     module = load(source)
     digest = source_digest(module.kernel)
