@@ -580,12 +580,53 @@ def test_numba_options_that_change_the_code_change_the_source(looked_up: list[Lo
 
 def test_a_torch_module_passed_as_source_is_a_type_error(looked_up: list[Lookup]) -> None:
     torch = pytest.importorskip("torch")
-    with pytest.raises(TypeError, match="source= takes functions, texts, paths and Python modules, not a Identity"):
+    with pytest.raises(TypeError, match="source= takes functions, classes, texts, .* not a Identity"):
         tune_once(lambda config: config, source=torch.nn.Identity())
 
     tune_once(torch.nn.Identity())
     assert "source" not in [value.name for value in looked_up[0].fingerprint]
     assert "without a source" in looked_up[0].label
+
+
+class Compiled:
+    """A kernel that is compiled in the constructor. Its method has the name of the function inside Triton's kernels."""
+
+    def __init__(self, config: int) -> None:
+        self.time = other(config)
+
+    def launch(self) -> int:
+        return self.time
+
+    def fn(self) -> int:
+        return 0
+
+
+@pytest.mark.parametrize("callback", [Compiled, partial(Compiled), partial(Compiled, 2)])
+@pytest.mark.parametrize("owner", [other, Compiled.launch], ids=["helper", "method"])
+def test_editing_a_class_that_is_a_callback_changes_the_digest(
+    monkeypatch: pytest.MonkeyPatch, callback: Any, owner: Any
+) -> None:
+    def read_digests() -> list[str | None]:
+        return [source_text(source) for source in list_sources(None, lambda config, kernel: kernel.launch(), callback)]
+
+    before = read_digests()
+    assert None not in before
+    with monkeypatch.context() as patch:
+        patch.setattr(owner, "__code__", calls.__code__)
+        assert read_digests() != before
+    assert read_digests() == before
+
+
+def test_a_class_compiles_a_decorated_function(looked_up: list[Lookup], monkeypatch: pytest.MonkeyPatch) -> None:
+    @pytest_autotune.tuned(space=[1, 2, 4], compile=Compiled, measuring=AS_TOLD)
+    def run(*, config: int) -> int:
+        return config
+
+    run()
+    monkeypatch.setattr(Compiled, "launch", Runner.run)
+    run()
+
+    assert len(set(sources(looked_up))) == len(looked_up) == 2
 
 
 def return_time(call: Any) -> float:

@@ -1,7 +1,7 @@
 """The key of a problem, encoded, and the source that its choice depends on.
 
-A *source* is anything that ``source=`` takes: a function, a text, the path of a file, or a module. By default, the
-callbacks ``run`` and ``compile`` are the sources.
+A *source* is anything that ``source=`` takes: a function, a class, a text, the path of a file, or a module. By
+default, the callbacks ``run`` and ``compile`` are the sources.
 
 A digest of source follows names, by the rule of :mod:`pytest_autotune.tuners.source.source_digest`. It also leaves out
 the values that belong to one call: values in closures and defaults, the arguments of a ``partial``, the object of a
@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from types import FunctionType, MethodType, ModuleType
-from typing import Any
+from typing import Any, TypeGuard
 from weakref import ref
 
 from pytest_autotune.cache.model import UncacheableError, Value
@@ -46,6 +46,7 @@ from pytest_autotune.tuners.source.source_digest import (
     DigestedSource,
     combine_sources,
     digest,
+    read_class_source,
     read_code_in_objects,
     read_code_in_values,
     read_method_source,
@@ -113,6 +114,9 @@ def list_sources(source: object, *callbacks: object) -> tuple[object, ...]:
         return (source,)
     sources: list[object] = []
     for callback in callbacks:
+        if _is_class_of_user(_without_arguments(callback)):
+            sources.append(callback)
+            continue
         with uncacheable_errors():
             function = python_function(_find_kernel(callback))
         if function is None:
@@ -194,7 +198,7 @@ def _list_inner_functions(function: FunctionType) -> list[object]:
 def source_text(source: object) -> str | None:
     """Return the digest of the argument ``source=``; None if the source cannot be read.
 
-    :param source: a function or kernel, a text, the path of a file, or a module.
+    :param source: a function or kernel, a class, a text, the path of a file, or a module.
     """
     try:
         read = read_source_argument(source)
@@ -221,28 +225,40 @@ def read_source_argument(source: object) -> DigestedSource | None:
         return _build_text_source(source.name, content.decode("utf-8", "surrogateescape"))
     with uncacheable_errors():
         bound_kernel = _BoundKernel.build(source)
-    function = python_function(bound_kernel.kernel)
-    if function is None and not is_instance(bound_kernel.kernel, ModuleType):
+    root = _find_root(bound_kernel.kernel)
+    if root is None and not is_instance(bound_kernel.kernel, ModuleType):
         # Not repr(): it may run code of the user.
         kind = class_name(type(source))
-        raise TypeError(f"source= takes functions, texts, paths and Python modules, not a {kind}")
+        raise TypeError(f"source= takes functions, classes, texts, paths and Python modules, not a {kind}")
     kernel_source = _read_kernel(bound_kernel)
     arguments = _list_arguments(source)
     if kernel_source is None or not arguments:
         return kernel_source
     with uncacheable_errors():
-        code_in_arguments = read_code_in_values(arguments, function)
+        code_in_arguments = read_code_in_values(arguments, root)
     if code_in_arguments is None:
         return kernel_source
     return combine_sources([kernel_source, code_in_arguments])
 
 
+def _find_root(kernel: object) -> FunctionType | type | None:
+    """Return the function inside a kernel, or a class of the user itself; None for all else."""
+    if _is_class_of_user(kernel):
+        return kernel
+    return python_function(kernel)
+
+
+def _is_class_of_user(value: object) -> TypeGuard[type]:
+    """Whether a value is a class of the user. A call of the class makes an object, and so runs the class's code."""
+    return is_instance(value, type) and not is_library_code(value)
+
+
 @dataclass(frozen=True)
 class _BoundKernel:
-    """A function, method or module, with the object that the method is called with.
+    """A function, method, class or module, with the object that the method is called with.
 
     :param kernel: the function inside a bound method, a callable object or a ``partial``; else the source itself.
-    :param owner_class: the class of the object that a method is called with; ``_NO_CLASS`` for a function or module.
+    :param owner_class: the class of the object that a method is called with; ``_NO_CLASS`` for all else.
     :param owner: the object, if it stores attributes; else None.
     """
 
@@ -258,7 +274,7 @@ class _BoundKernel:
 
 
 def _read_kernel(bound_kernel: _BoundKernel) -> DigestedSource | None:
-    """Return the source of a function, a method or a module; None if it cannot be read.
+    """Return the source of a function, a method, a class or a module; None if it cannot be read.
 
     The source is read again only if a value that it was computed from has changed.
     """
@@ -290,7 +306,7 @@ def _build_text_source(name: str, text: str) -> DigestedSource:
 
 
 def _read_or_none(bound_kernel: _BoundKernel) -> DigestedSource | None:
-    """Return the source of a function, a method or a module; None if it cannot be read.
+    """Return the source of a function, a method, a class or a module; None if it cannot be read.
 
     :raises NoDigestError: if the source was edited after its import, or code of the user raises an error.
     """
@@ -299,6 +315,8 @@ def _read_or_none(bound_kernel: _BoundKernel) -> DigestedSource | None:
         if is_instance(kernel, ModuleType):
             check_module_not_edited(kernel)
             return _read_module(kernel)
+        if _is_class_of_user(kernel):
+            return read_class_source(kernel)
         if bound_kernel.owner_class is not _NO_CLASS and python_function(kernel) is not None:
             return read_method_source(kernel, bound_kernel.owner_class, bound_kernel.owner)
         return read_source(kernel, carried=False, is_kept=True)
@@ -372,6 +390,9 @@ def _find_kernel(source: object) -> object:
     source = _without_arguments(source)
     if is_instance(source, MethodType):
         source = source.__func__
+    # A class of the user is called as a whole, also if its metaclass has a __call__.
+    if _is_class_of_user(source):
+        return source
     call: object = source
     if python_function(source) is None and callable(source):
         call = find_in_class(type(source), "__call__")

@@ -108,8 +108,8 @@ def tune(
         settings.
     :param measuring: how to measure; times are in microseconds.
     :param version: a number, text or tuple. Change it when earlier choices are no longer good.
-    :param source: the code that the choice depends on: a function, text, the path of a file, a module, or several.
-        None: ``run`` and ``compile``, if they are functions with a name.
+    :param source: the code that the choice depends on: a function, class, text, the path of a file, a module, or
+        several. None: ``run`` and ``compile``, if they are functions with a name or classes.
     :param device: ``"cpu"``, ``"cuda"`` or a :class:`Device`. None: the current GPU if this process uses one, else the
         CPU. Pass the device if the process uses both.
     :param compile_threads: the number of configurations that are compiled at the same time. None: the number of the

@@ -210,12 +210,23 @@ def read_method_source(method: object, cls: type, owner: object) -> DigestedSour
     return _build_source(text, digests)
 
 
-def read_code_in_values(values: Iterable[object], root: FunctionType | None) -> DigestedSource | None:
+def read_class_source(cls: type) -> DigestedSource:
+    """Return the source of a class, without values in closures and defaults.
+
+    :raises UncacheableError: if the source of a function cannot be read.
+    """
+    with uncacheable_errors():
+        for digests in list_passes(carried=False, root=cls, is_kept=True):
+            text = digests.digest_class(cls)
+    return _build_source(text, digests)
+
+
+def read_code_in_values(values: Iterable[object], root: FunctionType | type | None) -> DigestedSource | None:
     """Return the source of the user's code that values lead to, such as the arguments of a ``partial``.
 
     None if they lead to none.
 
-    :param root: the function that the values are for.
+    :param root: the function or class that the values are for.
     :raises UncacheableError: if the source of a function cannot be read.
     """
     with uncacheable_errors():
