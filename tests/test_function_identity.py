@@ -192,6 +192,9 @@ class Scaling:
         self.fn = fn
         self.factor = factor
 
+    def __call__(self, x: Any) -> Any:
+        return self.fn(x) * self.factor
+
 
 class SlottedScaling:
     __slots__ = ("factor", "fn")
@@ -199,6 +202,9 @@ class SlottedScaling:
     def __init__(self, fn: Any, factor: Any) -> None:
         self.fn = fn
         self.factor = factor
+
+    def __call__(self, x: Any) -> Any:
+        return self.fn(x) * self.factor
 
 
 def scaled_by_an_object(factor: Any) -> Any:

@@ -706,3 +706,59 @@ def test_an_object_made_by_the_first_call_is_in_no_source_digest(load: Load, cod
     assert read_source(module.kernel, carried=False).digest == digest
     edited = load(source.replace("n + 1", "n + 2"), "suite")
     assert read_source(edited.kernel, carried=False).digest != digest
+
+
+STORED_FUNCTION = """
+import torch, torch.nn.functional as F
+def half(x):
+    return x + 1
+def back(x):
+    return x + 2
+class Act:
+    def __init__(self, fn, back):
+        self.ATTRIBUTE, self.back = fn, back
+    def forward(self, x):
+        return self.back(x) + 3
+class Called(Act):
+    def __call__(self, x):
+        return self.ATTRIBUTE(x) + 4
+class Module(torch.nn.Module):
+    def __init__(self, fn):
+        super().__init__()
+        self.ATTRIBUTE = fn
+    def forward(self, x):
+        return self.ATTRIBUTE(x) + 5
+class Methods:
+    ATTRIBUTE = F.relu
+    @staticmethod
+    def fn(x):
+        return x + 6
+    def forward(self, x):
+        return x + 7
+act, plain, called, module = Act(F.relu, back), Act(half, back), Called(F.relu, back), Module(F.relu)
+def kernel(x):
+    return USE
+"""
+
+
+@pytest.mark.parametrize("attribute", ["fn", "py_func", "_pyfunc", "__wrapped__"])
+@pytest.mark.parametrize(
+    ("use", "reached"),
+    [
+        ("act.forward(x)", [2, 3]),
+        ("plain.forward(x)", [2, 3]),
+        ("len(plain)", [1, 2, 3]),
+        ("called(x)", [2, 4]),
+        ("module(x)", [5]),
+        ("Methods().forward(x)", [6, 7]),
+    ],
+)
+def test_an_object_that_stores_a_function_as_fn_counts(
+    load: Load, attribute: str, use: str, reached: list[int]
+) -> None:
+    """An attribute with the name of Triton's or Numba's makes no decorated kernel of an object or a class."""
+    source = STORED_FUNCTION.replace("ATTRIBUTE", attribute).replace("USE", use)
+    digest = read_source(load(source, "suite").kernel, carried=False).digest
+    for number in reached:
+        edited = source.replace(f" + {number}\n", f" + {number}00\n")
+        assert read_source(load(edited, "suite").kernel, carried=False).digest != digest, number

@@ -881,12 +881,22 @@ class CodeDigests:
         :returns: None if the name in the source is clear, and no function of the user is inside.
         """
         name = find_library_text(value, path, self.libraries)
-        if is_library_code(function) and vars(function).get("__wrapped__") is None:
-            return name
-        texts = [*self._describe_wrapped_functions(function), *self._describe_implementations(function)]
+        texts = self._describe_decorators_of_user(value)
+        if not is_library_code(function) or vars(function).get("__wrapped__") is not None:
+            texts += [*self._describe_wrapped_functions(function), *self._describe_implementations(function)]
         if not texts:
             return name
         return f"{name}({', '.join(texts)})"
+
+    def _describe_decorators_of_user(self, value: object) -> list[str]:
+        """Return a text for each object of the user around a library's function: its class, and the code it stores."""
+        texts = []
+        for layer in list_layers(value):
+            if not self.libraries.has_object(layer):
+                # The object may get another attribute at any time.
+                self.used_values.add_other()
+                texts += [f"object of {self.digest_class(type(layer))}", *self.describe_stored_code(layer)]
+        return texts
 
     def _describe_wrapped_functions(self, function: FunctionType) -> list[str]:
         """Return the digests of the user's functions that a decorator of a library wraps."""

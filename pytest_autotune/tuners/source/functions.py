@@ -33,7 +33,7 @@ from pytest_autotune.tuners.source.attributes import (
     own_attributes,
     read_stored,
 )
-from pytest_autotune.tuners.source.libraries import Libraries, is_library_code
+from pytest_autotune.tuners.source.libraries import Libraries, find_distribution, is_library_code
 
 _LANGUAGE, _LIBDEVICE = "tl", "libdevice"
 #: The functions that both modules have, from Triton 3.4 to 3.9. The list is fixed, so that digests are the same under
@@ -65,6 +65,9 @@ _DEFERRED_KINDS = {
 }
 #: The file that has the wrapper of ``@pytest_autotune.tuned``.
 _TUNED_FILE = str(Path(__file__).parents[1] / "function" / "tuner.py")
+#: The methods by which a function, a kernel or a method of a class is used: ``f(x)``, ``f[grid](x)``, ``f.run(x)`` and
+#: ``obj.f``.
+_USES_OF_FUNCTIONS = ("__call__", "__getitem__", "run", "__get__")
 #: No stack of decorators is so deep.
 _MAX_LAYERS = 16
 
@@ -96,12 +99,40 @@ def _find_wrapped(value: object) -> object:
 
     The attribute is ``fn`` in Triton, ``py_func`` in Numba, ``_pyfunc`` in cuTile and ``__wrapped__`` in functools.
     """
-    if not _is_data(value):
-        for name in ("fn", "py_func", "_pyfunc"):
-            inner = read_attribute(value, name)
-            if inner is not None:
+    # A class may have such an attribute, too. It is a class all the same.
+    if is_instance(value, type):
+        return None
+    names = ["fn", "py_func", "_pyfunc", "__wrapped__"]
+    if _is_data(value):
+        names = ["__wrapped__"]
+    for name in names:
+        inner = read_attribute(value, name)
+        if inner is not None:
+            if is_decorator(type(value)):
                 return inner
-    return read_attribute(value, "__wrapped__")
+            return None
+    return None
+
+
+def is_decorator(cls: type) -> bool:
+    """Whether an object of a class with an attribute such as ``fn`` stands for the function in this attribute.
+
+    An object of a library does. An object of the user does if it is used like a function or kernel. Otherwise it is an
+    object that merely stores a function: the members that the code names count.
+    """
+    if not is_class_of_user(cls):
+        return True
+    for name in _USES_OF_FUNCTIONS:
+        owner = find_owner(cls, name)
+        # A torch.nn.Module of the user is called, and its method forward() runs.
+        if owner is not None and class_module(owner).partition(".")[0] != "torch":
+            return True
+    return False
+
+
+def is_class_of_user(cls: type) -> bool:
+    """Whether a class is neither a part of a known package nor of another distribution that pip installed."""
+    return not is_library_code(cls) and find_distribution(cls) is None
 
 
 def read_attribute(value: object, name: str) -> Any:

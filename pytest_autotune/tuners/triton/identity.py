@@ -36,8 +36,15 @@ from pytest_autotune.tuners.source.attributes import (
     is_dataclass_instance,
     is_instance,
     list_field_values,
+    list_stored_attributes,
 )
-from pytest_autotune.tuners.source.functions import closure_cells, python_function, qualified_name, unwrapped
+from pytest_autotune.tuners.source.functions import (
+    closure_cells,
+    is_class_of_user,
+    python_function,
+    qualified_name,
+    unwrapped,
+)
 from pytest_autotune.tuners.source.source_digest import (
     FORM,
     DigestedSource,
@@ -217,6 +224,8 @@ def _has_code(value: object) -> bool:
         return any(python_function(item) is not None for item in dict.values(value))
     if is_dataclass_instance(value):
         return any(python_function(item) is not None for _, item in list_field_values(value))
+    if is_class_of_user(type(value)) and any(python_function(item) for _, item in list_stored_attributes(value)):
+        return True
     # An object that can be called. The classes of libraries do not count.
     has_call_method = type(find_in_class(type(value), "__call__")) is FunctionType
     return has_call_method and not is_library_class(type(value))
