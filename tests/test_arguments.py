@@ -137,7 +137,7 @@ class DlpackTensor:
 @pytest.mark.parametrize(
     "tensor", [torch.zeros(4, 8), numpy.zeros((4, 8)), DlpackTensor()], ids=lambda t: type(t).__name__
 )
-def test_a_contiguous_tensor_gives_only_dtype_and_shape_as_key(tensor: object) -> None:
+def test_the_key_of_a_contiguous_tensor_has_only_dtype_and_shape(tensor: object) -> None:
     """The numbers in a tensor are left out, and so are its strides if it is contiguous."""
     assert is_tensor(tensor)
     assert [value.name for value in list_argument_values("x", tensor)] == ["x.dtype", "x.shape"]

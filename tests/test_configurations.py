@@ -43,7 +43,7 @@ def make_question(configurations: Configurations) -> ConfigurationQuestion:
 
 
 @pytest.mark.parametrize("config", [{"warps": 4}, Named(4), Data(4), SimpleNamespace(warps=4)])
-def test_a_configuration_may_be_a_mapping_or_a_dataclass_or_such(config: object) -> None:
+def test_a_configuration_may_be_a_mapping_dataclass_or_object(config: object) -> None:
     [candidate] = Configurations([config]).list_candidates()
 
     assert candidate.params == (Value("warps", 4),)

@@ -87,7 +87,7 @@ def test_looking_for_the_gpu_does_not_load_the_cuda_driver(monkeypatch: pytest.M
     assert modes[0] & 4  # RTLD_NOLOAD
 
 
-def test_without_torch_the_cuda_context_gives_the_current_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_torch_the_cuda_context_tells_the_current_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(device, "_find_loaded_driver", Driver)
     monkeypatch.setitem(sys.modules, "torch", None)
 

@@ -199,7 +199,7 @@ def test_library():
 """
 
 
-def test_cute_functions_imported_early_by_a_conftest_are_hooked(suite: AdapterSuite) -> None:
+def test_cute_functions_imported_early_by_a_conftest_are_patched(suite: AdapterSuite) -> None:
     for file, text in {"conftest.py": "import host, library\n", "library.py": LIBRARY, "test_user.py": USER}.items():
         (suite.folder / file).write_text(text)
     report = suite.report("test_user.py", "--autotune-dump=user.textproto")

@@ -78,7 +78,7 @@ def test_failing():
 
 
 @pytest.mark.skipif(IS_REAL, reason="the stand-in fails as tileiras does with another libnvvm")
-def test_a_failure_by_a_wrong_libnvvm_gives_a_note_and_a_remedy(suite: AdapterSuite) -> None:
+def test_a_failure_by_a_wrong_libnvvm_is_noted_with_a_remedy(suite: AdapterSuite) -> None:
     """The compiler tileiras loads the libnvvm of another CUDA."""
     (suite.folder / "test_failing.py").write_text(FAILING)
     report = suite.report("test_failing.py", "--autotune-dump=new.textproto")
@@ -100,7 +100,7 @@ def test_a_cutile_of_another_signature_tunes_without_the_plugin(suite: AdapterSu
     assert "cutile tunes without the plugin: exhaustive_search() of cuda-tile" in report["output"]
 
 
-def test_a_search_function_imported_by_a_conftest_is_hooked(suite: AdapterSuite) -> None:
+def test_cutile_search_imported_early_by_a_conftest_is_patched(suite: AdapterSuite) -> None:
     (suite.folder / "library.py").write_text("from cuda.tile.tune import exhaustive_search\n")
     (suite.folder / "conftest.py").write_text("import host, library\n")
     suite.edit(
@@ -192,7 +192,7 @@ def test_iterator():
 """
 
 
-def test_an_iterator_of_configs_gives_cutiles_own_error(suite: AdapterSuite) -> None:
+def test_an_iterator_of_configs_raises_the_error_of_cutile(suite: AdapterSuite) -> None:
     """cuTile refuses it, because it has no length. The plugin does not change that, and reads nothing from it."""
     (suite.folder / "test_iterator.py").write_text(ITERATOR)
     report = suite.report("test_iterator.py", "--autotune-dump=iterator.textproto")

@@ -142,7 +142,7 @@ def test_docs_list_each_field_of_measuring_with_its_default() -> None:
     assert documented == asdict(Measuring())
 
 
-def test_contributing_gives_a_reason_for_each_dependency() -> None:
+def test_contributing_md_states_a_reason_for_each_dependency() -> None:
     project = tomllib.loads(read(ROOT / "pyproject.toml"))["project"]
     declared = [
         *project["dependencies"],

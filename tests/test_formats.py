@@ -160,7 +160,7 @@ def test_of_two_equal_entries_in_a_file_the_faster_one_stays():
     ],
     ids=["crlf", "comments", "no header", "other quotes", "other brackets", "one line"],
 )
-def test_hand_edited_layout_of_text_gives_the_same_cache(edit):
+def test_a_hand_edited_layout_of_a_text_cache_is_read_the_same(edit):
     assert decode(edit(MATMUL_TEXT).encode(), Format.TEXT, "cache") == Cache((MATMUL,))
 
 

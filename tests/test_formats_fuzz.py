@@ -93,7 +93,7 @@ def read_by_protobuf(written: str) -> Cache | None:
 
 @examples(30)
 @given(cache=caches)
-def test_our_text_reader_and_protobuf_read_a_cache_alike(cache):
+def test_our_text_reader_and_protobuf_read_equal_caches(cache):
     written = encode(cache, Format.TEXT).decode()
     ours = read_by_us(written)
     assert repr(ours) == repr(read_by_protobuf(written))

@@ -206,7 +206,7 @@ def test_names_outside_utf8_are_uncacheable_or_an_error() -> None:
             tune(kernel, space=space, run=identity, device="cpu")
 
 
-def test_loss_gives_the_slowdown_against_the_best_candidate() -> None:
+def test_the_loss_is_the_slowdown_against_the_best_candidate() -> None:
     arguments: dict[str, Any] = {
         "space": [{"BLOCK": 1}, {"BLOCK": 2}, {"BLOCK": 3}],
         "run": lambda config: {1: 10.0, 2: 8.0, 3: 20.0}[config["BLOCK"]],
@@ -268,7 +268,7 @@ def test_uncacheable_problems_are_counted_by_stable_key_values() -> None:
     assert {str(lookup.problem) for lookup in lookups} == {"function:k (n=1)", "function:k (n=2)"}
 
 
-def test_a_candidate_whose_clock_gives_nan_is_not_chosen() -> None:
+def test_a_candidate_with_a_measured_time_of_nan_is_not_chosen() -> None:
     clock = Measuring(clock=lambda call: [float("nan")] if call() == 1 else 5.0)
 
     assert tune("k", space=[1, 2], run=identity, measuring=clock) == 2

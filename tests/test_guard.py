@@ -187,7 +187,7 @@ class Records(ChooseHook):
 
 
 @pytest.mark.parametrize("choice", ["a", 7, ("BLOCK", 32)], ids=repr)
-def test_recording_a_choice_that_is_no_candidate_gives_a_note(
+def test_recording_a_choice_that_is_no_candidate_adds_a_note(
     library: Any, monkeypatch: pytest.MonkeyPatch, choice: Any
 ) -> None:
     searches: list[int] = []
@@ -252,7 +252,7 @@ class Refuses(ChooseHook):
         pytest.fail("a miss")
 
 
-def test_on_miss_error_inside_a_hook_fails_the_test(library: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_miss_with_on_miss_error_inside_a_hook_fails_the_test(library: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     with (
         hooked(monkeypatch, replacing_choose(Refuses())) as session,
         pytest.raises(pytest.fail.Exception, match="a miss"),
@@ -277,7 +277,7 @@ class NotesErrors(ChooseHook):
         fail("no such field")
 
 
-def test_errors_of_a_hooked_call_are_raised_hook_errors_noted(library: Any) -> None:
+def test_errors_of_a_library_are_raised_errors_of_a_hook_noted(library: Any) -> None:
     session, _ = a_session()
     hook = NotesErrors()
     patches = Patches(session, "toy")
@@ -296,7 +296,7 @@ def test_errors_of_a_hooked_call_are_raised_hook_errors_noted(library: Any) -> N
     assert library.fastest(abs) == 32
 
 
-def test_hooking_that_fails_half_way_restores_the_library(library: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_adapter_that_fails_half_way_restores_the_library(library: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     before = library.Tuner.choose, library.other
 
     def hook(module: Any, session: Session) -> None:

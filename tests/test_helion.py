@@ -359,7 +359,7 @@ class NotingLock:
         self._events.append("free")
 
 
-def test_hooking_an_unknown_helion_raises_hook_error(kernels: Any) -> None:
+def test_patching_an_unknown_helion_raises_hook_error(kernels: Any) -> None:
     session, _ = a_session()
 
     with pytest.raises(HookError, match=r"helion.autotuner has no base_search; Helion 1.5 is needed"):

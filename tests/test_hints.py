@@ -75,7 +75,7 @@ PRUNE = "to drop the unused entries, unless another suite uses them."
         "an empty cache",
     ],
 )
-def test_each_kind_of_miss_gets_the_hint_that_fixes_it(summary: RunResult, expected_hints: list[str]) -> None:
+def test_each_kind_of_miss_gets_a_hint_with_its_remedy(summary: RunResult, expected_hints: list[str]) -> None:
     assert list(list_hints(summary)) == expected_hints
 
 
@@ -110,7 +110,7 @@ def test_uncacheable_and_untracked_kernels_get_an_ignore_hint() -> None:
     )
 
 
-def test_a_tuner_the_plugin_cannot_hook_gets_an_upgrade_hint() -> None:
+def test_a_tuner_the_plugin_cannot_patch_gets_an_upgrade_hint() -> None:
     """If the gate fails, the hint says how to upgrade, report or ignore the tuner."""
     failed = result(LOADED, unhooked=(("toy", "other arguments"),), gate=Gate("0", "could not hook toy"))
 

@@ -93,7 +93,7 @@ def test_a_costly_adapter_patches_its_library_only_when_needed(
     hooks.uninstall()
 
 
-def test_a_cache_loaded_by_a_test_hooks_its_adapter_once() -> None:
+def test_a_cache_loaded_by_a_test_starts_its_adapter_only_once() -> None:
     session = session_of(())
     hooks = Hooks(session, None)
     hooks.install()
@@ -107,7 +107,7 @@ def test_a_cache_loaded_by_a_test_hooks_its_adapter_once() -> None:
     hooks.uninstall()
 
 
-def test_an_adapter_hooks_its_library_when_tests_import_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_adapter_patches_its_library_when_tests_import_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "costly_library")
     adapter_module = sys.modules.pop("costly_adapter")
     session = session_of((ENTRY,))
@@ -151,7 +151,9 @@ class Empty(Loader):
 
 
 @pytest.mark.parametrize("has_wrapts", [True, False])
-def test_an_adapter_hooks_its_library_beside_foreign_finders(monkeypatch: pytest.MonkeyPatch, has_wrapts: bool) -> None:
+def test_an_adapter_patches_a_library_beside_other_import_hooks(
+    monkeypatch: pytest.MonkeyPatch, has_wrapts: bool
+) -> None:
     monkeypatch.delitem(sys.modules, "costly_library")
     wrapt.register_post_import_hook(lambda module: None, "wrapt has its finder now")
     wrapts = [finder for finder in sys.meta_path if "wrapt" in type(finder).__module__]
@@ -176,7 +178,7 @@ class PreparingAdapter(CostlyAdapter):
         return [lambda: True]
 
 
-def test_an_error_in_the_prepare_of_an_adapter_gives_one_note(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_in_prepare_of_an_adapter_is_noted_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys.modules["costly_adapter"], "Adapter", PreparingAdapter)
     session, suite = session_of((ENTRY,)), Suite((), is_part=False)
     hooks = Hooks(session, None)
@@ -212,7 +214,7 @@ def test_tuner_options_match_by_prefix_up_to_a_dot(
         assert is_excluded("inductor.config", "triton_poi_fused_add") is ignored
 
 
-def test_a_paused_or_ended_session_gives_no_entry(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_paused_or_ended_session_leaves_all_kernels_alone(capsys: pytest.CaptureFixture[str]) -> None:
     """After the end of the run, one line names each kernel, except for kernels that the user left out."""
     session = session_of(ignore=("toy:lib.left_out",))
     session.is_paused = True
@@ -245,6 +247,6 @@ def test_find_definer_returns_the_base_class_of_a_method() -> None:
     assert find_definer(TritonScheduling, "lookup", "torch") is Scheduling
 
 
-def test_hooking_a_missing_method_raises_an_error_with_its_name() -> None:
+def test_patching_a_missing_method_raises_an_error_with_its_name() -> None:
     with pytest.raises(HookError, match=r"^torch \S+ has no TritonScheduling\.generate\(\)$"):
         find_definer(TritonScheduling, "generate", "torch")

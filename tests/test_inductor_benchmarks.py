@@ -224,7 +224,7 @@ def test_raced_candidates_get_copies_of_arguments_they_change() -> None:
     assert kernel.arguments == {"copy of x"}
 
 
-def test_a_benchmarker_of_the_user_is_not_replaced_by_a_race() -> None:
+def test_a_race_does_not_replace_a_benchmarker_of_the_user() -> None:
     inductor = Inductor()
     part, _ = hooked(inductor, Gpu())
     inductor.benchmarker = SimpleNamespace(benchmark=lambda: 1.0, benchmark_gpu=lambda: 1.0)

@@ -156,7 +156,7 @@ def test_the_choice_on_a_noisy_device_is_within_2_percent(seed: int) -> None:
         assert times_us[choice] <= min(times_us) * 1.02
 
 
-def test_twenty_races_agree_although_the_timer_is_coarse() -> None:
+def test_races_with_a_coarse_timer_mostly_make_the_same_choice() -> None:
     """The candidates' times differ by about as much as a tick of the timer.
 
     At least 18 of 20 races give the same choice.
@@ -170,7 +170,7 @@ def test_twenty_races_agree_although_the_timer_is_coarse() -> None:
     assert max(times_us[choice] for choice in choices) < 4.51 * 1.02
 
 
-def test_two_processes_agree_although_kernel_times_shift() -> None:
+def test_processes_mostly_choose_the_same_although_times_shift() -> None:
     """Each process sees slightly different times for the candidates.
 
     The processes disagree for at most 2 of 20 problems.
@@ -238,7 +238,7 @@ def test_host_stalls_of_3_ms_do_not_change_the_measured_median() -> None:
     assert results[2].measured.median_us < 5.0
 
 
-def test_a_race_ends_although_some_launches_are_discarded() -> None:
+def test_a_race_ends_even_if_some_of_its_launches_are_discarded() -> None:
     """The candidate with the fewest times decides the length of a stage.
 
     Other candidates may get more launches than the limit.
@@ -303,7 +303,7 @@ def test_a_race_in_which_all_candidates_fail_has_no_choice() -> None:
 
 
 @pytest.mark.parametrize(("times_us", "choice"), [([0.0], 0), ([0.0, 0.0], 0), ([5.0, 0.0, 0.0], 1)])
-def test_candidates_with_times_of_0_are_a_tie(times_us: list[float], choice: int) -> None:
+def test_candidates_with_measured_times_of_0_are_a_tie(times_us: list[float], choice: int) -> None:
     """A clock with coarse ticks gives 0 for a short call. A race, also of a loaded choice, still has a result."""
     assert race(Gpu(), times_us)[0] == choice
     challenge = race_choice(Gpu(), runners(times_us), 0.05, ())
@@ -367,7 +367,7 @@ def test_a_race_by_the_host_clock_chooses_the_shortest_call() -> None:
         assert running.choice == 1
 
 
-def test_a_measurement_drops_outliers_and_gives_a_spread() -> None:
+def test_a_measurement_drops_outliers_and_returns_the_spread() -> None:
     """The spread is half the interquartile range of the times."""
     measured = measurement([10.0, 11.0, 12.0, 13.0, 14.0, 500.0])
 

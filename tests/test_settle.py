@@ -154,7 +154,7 @@ def test_an_entry_of_another_pruned_list_is_not_unused() -> None:
     assert summary.unused_entries == (unrequested,)
 
 
-def test_prune_keeps_entries_that_another_run_wrote_meanwhile() -> None:
+def test_a_pruning_update_keeps_entries_of_a_simultaneous_run() -> None:
     tuned, written = entry(problem(M=1), a=1.0), entry(problem(M=2))
 
     summary = finish_at(beginning(), collected(searched(tuned)), Cache((written,)), RunRequest(FileDump(UPDATE_PRUNE)))
@@ -163,7 +163,7 @@ def test_prune_keeps_entries_that_another_run_wrote_meanwhile() -> None:
     assert summary.merged.counts_text == "1 added, 1 unchanged"
 
 
-def test_a_recovered_tuning_is_dropped_if_this_run_tuned_anew() -> None:
+def test_a_recovered_tuning_is_dropped_if_this_run_retuned_it() -> None:
     before, now = entry(problem(M=1), "a", a=1.0), entry(problem(M=1), "b", b=2.0)
     other = entry(problem(M=2), "a", a=1.0)
     collected_run = collected(searched(now), recovered_lookups=(searched(before), searched(other)))
@@ -300,7 +300,7 @@ MISSED = RunResult(loaded=(("a", 1),), rows=rows(Outcome.HIT, Outcome.MISS, Outc
         "entries that an option leaves out",
     ],
 )
-def test_max_misses_gives_each_kind_of_result_its_verdict(
+def test_the_gate_on_misses_has_a_verdict_for_each_kind_of_run(
     summary: RunResult, limit: str, failure: str, skipped: str
 ) -> None:
     gate = judge(summary, Limit.parse(limit))

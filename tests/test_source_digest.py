@@ -375,7 +375,7 @@ class Log:
 """
 
 
-def test_hooks_with_different_bound_values_differ_in_digest(load) -> None:
+def test_hooks_of_different_bound_values_differ_in_source_digest(load) -> None:
     """The text of a hook has its bound values. A value without a stable form is an error."""
     module = load(HOOKS)
     hook, tile = module.hook, module.Tile
@@ -523,7 +523,7 @@ def test_the_source_digest_is_the_same_on_every_python(tmp_path: Path, python: s
 @pytest.mark.parametrize(
     "edit", [("x * 2", "x * 3"), ("x + 1", "x + 2"), ("def kernel", "\n\ndef kernel"), ("x + 1", "(")]
 )
-def test_a_kernel_whose_file_was_edited_meanwhile_is_uncacheable(load, edit: tuple[str, str]) -> None:
+def test_a_kernel_edited_after_its_import_is_uncacheable(load, edit: tuple[str, str]) -> None:
     source = "def helper(x): return x + 1\ndef kernel(x): return helper(x * 2)\n"
     module = load(source)
     assert module.__file__ is not None

@@ -49,7 +49,7 @@ def test_a_specialization_has_one_word_for_each_parameter() -> None:
     assert encode_specialization(of, ["BLOCK"], {}) == "*fp16:16 *fp16 i32:16 =1 _"
 
 
-def test_launch_options_stand_at_the_end_of_a_specialization() -> None:
+def test_launch_options_are_the_last_part_of_a_specialization() -> None:
     assert encode_specialization(source(n="i32"), [], {"num_warps": 8, "fast": True}) == "i32 | fast=true num_warps=8"
 
 

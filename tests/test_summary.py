@@ -37,7 +37,7 @@ def test_the_summary_of_a_dump_does_not_mention_hits(verbosity: int) -> None:
     assert not [line for line in lines if "hit" in line]
 
 
-def test_dash_q_shows_crashed_workers_and_recovered_tunings() -> None:
+def test_a_quiet_run_shows_crashed_workers_and_recovered_tunings() -> None:
     summary = result(loaded=(("cache.pb", 1),), rows=(row(Outcome.HIT),), crashed_workers=("gw1",), recovered=2)
 
     assert shown(summary, -1) == [
@@ -46,7 +46,7 @@ def test_dash_q_shows_crashed_workers_and_recovered_tunings() -> None:
     ]
 
 
-def test_dash_q_shows_notes_and_dash_qq_hides_them() -> None:
+def test_a_quiet_run_shows_notes_and_a_very_quiet_run_hides_them() -> None:
     """CI systems often use ``-q``, and a note may be the only explanation of a run without lookups."""
     summary = result(loaded=(("cache.pb", 1),), rows=(row(Outcome.HIT),), notes=("toy was used before the tests",))
 
@@ -58,7 +58,7 @@ def test_dash_q_shows_notes_and_dash_qq_hides_them() -> None:
     assert shown(bypassed, -1) == ["toy tunes without the plugin: why", "1 hit"]
 
 
-def test_dash_qq_shows_why_an_unhooked_tuner_failed_the_gate() -> None:
+def test_a_very_quiet_run_shows_why_a_tuner_failed_the_gate() -> None:
     failed = Gate(
         "0", failure="loaded entries were not used: the plugin could not hook toy (a line above has the reason)"
     )

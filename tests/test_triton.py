@@ -312,7 +312,7 @@ def test_check_disk_cache_of_a_subclass_needs_cache_results(session) -> None:
         assert len(first.untracked) == 1, "by the first, which nobody holds any more"
 
 
-def test_a_run_inside_a_test_leaves_the_outer_run_hooked() -> None:
+def test_a_run_inside_a_test_does_not_stop_the_outer_recording() -> None:
     outer = Process(None, is_dumping=True)
     Process(None, is_dumping=True).adapter.unhook()
 
@@ -873,7 +873,7 @@ def test_cache_results_set_by_the_user_is_kept_after_the_run(session) -> None:
     assert "cache_results" not in autotuner_module.Autotuner.__dict__
 
 
-def test_hooking_a_triton_with_another_signature_raises(session) -> None:
+def test_patching_a_triton_of_another_signature_raises_an_error(session) -> None:
     class Autotuner:
         def check_disk_cache(self, tuning_key: Any, configs: Any) -> None: ...
 
@@ -881,7 +881,7 @@ def test_hooking_a_triton_with_another_signature_raises(session) -> None:
         Adapter().hook(SimpleNamespace(Autotuner=Autotuner), session().run)  # type: ignore[arg-type]
 
 
-def test_hooking_an_old_triton_names_the_needed_version(session) -> None:
+def test_the_error_for_an_old_triton_names_the_needed_version(session) -> None:
     """An Autotuner without check_disk_cache cannot be hooked. The error names the first version that has the method."""
     with pytest.raises(HookError, match=r"triton >= 3\.4 is needed"):
         Adapter().hook(SimpleNamespace(Autotuner=type("Autotuner", (), {})), session().run)  # type: ignore[arg-type]

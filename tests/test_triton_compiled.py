@@ -567,7 +567,7 @@ def test_hooks_and_reset_tensors_are_not_part_of_measured_times(run, absent_gpu)
 
 
 @pytest.mark.parametrize("at", [1, 6])
-def test_a_candidate_out_of_resources_fails_and_others_race(run, absent_gpu, at) -> None:
+def test_a_candidate_out_of_resources_fails_the_others_are_timed(run, absent_gpu, at) -> None:
     """The candidate is recorded as failed, and the post_hook gets the error. The race goes on with the others."""
     absent_gpu.times_us = {16: 4.0, 32: 4.1}
     absent_gpu.fails = {16: (at, triton.runtime.errors.OutOfResources(9, 1, "registers"))}
@@ -817,7 +817,7 @@ def test_verify_does_not_race_a_kernel_with_its_own_benchmark(run, absent_gpu) -
     assert verdict.not_raced == "the kernel has its own benchmark"
 
 
-def test_without_autotuner_bench_a_hit_works_but_is_not_raced(run, absent_gpu, monkeypatch) -> None:
+def test_without_autotuner_bench_a_hit_launches_without_a_race(run, absent_gpu, monkeypatch) -> None:
     absent_gpu.times_us = {16: 10.0, 32: 20.0}
     lookups = run(is_dumping=True)
     hooked_kernel([16, 32])[(1,)](torch.zeros(128), torch.zeros(128), 3)
@@ -884,7 +884,7 @@ def test_candidates_with_equal_code_are_launched_once(run, absent_gpu) -> None:
     assert sorted(absent_gpu.launched[:3]) == [32, 64, 64], "the first round"
 
 
-def test_candidates_with_equal_code_but_other_grids_all_launch(run, absent_gpu) -> None:
+def test_candidates_with_equal_code_but_other_grids_are_launched(run, absent_gpu) -> None:
     """A heuristic value depends on the candidate and sets the grid.
 
     Both candidates are launched, although their code is equal.

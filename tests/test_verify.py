@@ -239,7 +239,7 @@ def test_a_run_skips_a_damaged_verdict_and_the_gate_rejects_it(damage: dict[str,
 # The gate
 
 
-def test_max_drift_fails_if_time_ends_before_any_race() -> None:
+def test_the_drift_gate_fails_if_time_ends_before_any_race() -> None:
     """The failure names the setting to raise, although another choice had another reason."""
     rows = tuple(ProblemRow(problem, Outcome.HIT) for problem in PROBLEMS[:2])
     lookups = [Lookup(Identity(row.problem, ())) for row in rows]
@@ -269,7 +269,9 @@ NOT_RACED = "the speed of the autotune choices was not checked: no choice was ra
         ({"loaded": ()}, "", NOT_RACED),
     ],
 )
-def test_max_drift_fails_a_complete_run_without_a_hit(changes: dict[str, Any], failure: str, skip_reason: str) -> None:
+def test_the_drift_gate_fails_a_complete_run_without_a_hit(
+    changes: dict[str, Any], failure: str, skip_reason: str
+) -> None:
     """The gate fails if the whole suite ran, as the gate on misses does if no test looked up an entry.
 
     A part of the suite may lack hits, and an update replaces the choices that do not fit.
@@ -282,7 +284,7 @@ def test_max_drift_fails_a_complete_run_without_a_hit(changes: dict[str, Any], f
     assert (section.gate.failure, section.gate.skip_reason) == (failure, skip_reason)
 
 
-def test_a_report_is_not_passed_if_max_drift_compared_nothing() -> None:
+def test_a_report_is_not_passed_if_no_choice_was_compared() -> None:
     """The gate on misses has passed, and no choice was raced for the limit on drift."""
     hit = result(loaded=(("c", 1),), rows=(ProblemRow(PROBLEMS[0], Outcome.HIT),), gate=Gate(limit="0"))
     section = Verify(ALL_PROBLEMS, 1.0, Limit.parse("0")).build_section(hit)

@@ -103,7 +103,7 @@ instruction_profiles {
 """
 
 
-def test_xlas_tuning_log_gives_times_failures_and_versions() -> None:
+def test_times_failures_and_versions_are_read_from_xlas_log() -> None:
     """The log has several modules. Each fusion has its candidates with their times or failures."""
     log = entries.read_log(LOG + LOG.replace('"aa"', '"bb"').replace("9.10.0", "9.11.0"))
 
@@ -115,7 +115,7 @@ def test_xlas_tuning_log_gives_times_failures_and_versions() -> None:
     assert log.backend_versions == {"CUDNN": "9.11.0"}
 
 
-def test_a_real_h200_log_gives_fusions_and_candidate_times() -> None:
+def test_fusions_and_candidate_times_are_read_from_a_real_log() -> None:
     """Each fusion has at least three candidates, and its recorded choice is among them."""
     profiles = entries.read_log((DATA / "h200_log.textproto").read_text()).profiles
     tuned = files.read((DATA / "h200_new.pb").read_bytes(), "h200_new.pb")

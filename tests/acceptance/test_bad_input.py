@@ -271,7 +271,7 @@ def test_an_invalid_option_is_a_usage_error(in_the_way: Suite, args: list[str], 
 
 
 @pytest.mark.parametrize(("flag", "instead"), INI_ONLY_FLAGS)
-def test_an_ini_only_setting_typed_as_a_flag_is_a_usage_error(bad: Suite, flag: str, instead: str) -> None:
+def test_an_ini_only_setting_used_as_an_option_is_a_usage_error(bad: Suite, flag: str, instead: str) -> None:
     message = refused(bad, bad.run("--autotune-load=c.pb", flag))
 
     assert message == f"{flag.partition('=')[0]}: there is no such option ({instead})"
@@ -336,7 +336,7 @@ def test_empty_load_and_dump_options_switch_the_ini_paths_off(serial_suite: Suit
     result.stdout.no_fnmatch_line("*autotune*")
 
 
-def test_ini_paths_start_at_the_ini_file_typed_paths_at_the_cwd(
+def test_ini_paths_start_at_the_ini_file_option_paths_at_the_cwd(
     serial_suite: Suite, monkeypatch: pytest.MonkeyPatch, section
 ) -> None:
     """A path of the ini file starts at the ini file. A path of the command line starts at the invocation folder."""

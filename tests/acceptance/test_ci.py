@@ -137,7 +137,7 @@ def test_the_junit_case_of_the_gate_is_skipped_without_a_load(serial_outdated: S
     assert skipped.get("message") == "autotune cache misses were not checked: no cache was loaded"
 
 
-def test_the_gate_still_fails_for_misses_if_dash_x_ends_the_run(outdated: Suite) -> None:
+def test_the_gate_fails_for_misses_even_if_option_x_ends_the_run(outdated: Suite) -> None:
     later = "".join(f"def test_{number}(): pass\n" for number in range(9))
     test = f"def test_stale(tune):\n    tune('lib.op', M=2, source='two')\n    assert False\n{later}"
     result = outdated.write(**{"tests/test_op": test}).load(GATE, "-x", "--junitxml=junit.xml")

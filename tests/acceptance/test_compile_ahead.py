@@ -346,7 +346,7 @@ def test_kernels_are_compiled_ahead_only_with_a_spare_core(suite: Suite, monkeyp
     assert report["compiled_ahead"]["kernels"] == 5
 
 
-def test_dash_k_compiles_ahead_only_kernels_of_selected_tests(suite: Suite) -> None:
+def test_with_option_k_only_selected_kernels_are_compiled_ahead(suite: Suite) -> None:
     suite.dump()
     suite.wants(3)
 

@@ -183,7 +183,7 @@ def test_on_miss_first_skips_configurations_that_fail(serial_suite: Suite) -> No
     assert set(serial_suite.tunings) <= {"32"}, "16 was refused, and 64 never tried"
 
 
-def test_the_json_report_gives_each_candidate_a_time_or_failure(serial_suite: Suite) -> None:
+def test_the_json_report_has_time_or_failure_of_each_candidate(serial_suite: Suite) -> None:
     a_suite(
         serial_suite,
         """

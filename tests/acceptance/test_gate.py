@@ -114,7 +114,7 @@ def refusal_of_empty_ini_limit(name: str) -> str:
 
 
 @pytest.mark.parametrize("name", ["autotune_max_misses", "autotune_max_drift"])
-def test_an_empty_limit_in_a_dash_o_override_is_a_usage_error(outdated: Suite, name: str) -> None:
+def test_an_empty_limit_in_an_ini_override_is_a_usage_error(outdated: Suite, name: str) -> None:
     for run in (outdated.load, outdated.run):
         result = run("-o", f"{name}=")
 
@@ -149,7 +149,7 @@ def test_a_failed_gate_lists_its_misses_in_quiet_runs(outdated: Suite, section, 
     assert len([line for line in lines if line.startswith("MISS")]) == 1, "not twice"
 
 
-def test_the_gate_prints_its_verdict_although_dash_x_stopped(outdated: Suite) -> None:
+def test_the_gate_prints_its_verdict_after_option_x_stops_a_run(outdated: Suite) -> None:
     (outdated.folder / "test_zz.py").write_text("def test_fails(): assert 0")
 
     result = outdated.load("--autotune-max-misses=10", "-x")
@@ -240,7 +240,7 @@ LOAD = "--autotune-load=cache.textproto"
     ],
 )
 @pytest.mark.parametrize("gate", ["--autotune-max-misses=0", "--autotune-fail-on-unused"])
-def test_a_typed_gate_with_an_update_is_a_usage_error(
+def test_a_gate_option_with_an_update_is_a_usage_error(
     outdated: Suite, gate: str, ini: str, options: list[str], writer: str
 ) -> None:
     outdated.pytester.makeini(f"[pytest]\n{ini}\n")
@@ -254,7 +254,7 @@ def test_a_typed_gate_with_an_update_is_a_usage_error(
 
 
 @pytest.mark.parametrize("option", ["--autotune-on-miss=first", "--autotune-on-stale=error"])
-def test_a_typed_update_overrides_on_miss_in_addopts(outdated: Suite, option: str) -> None:
+def test_an_update_option_overrides_on_miss_in_addopts(outdated: Suite, option: str) -> None:
     """The same holds with xdist's workers, which cannot see what the user typed."""
     outdated.pytester.makeini(f"[pytest]\naddopts = {option}\n")
     assert outdated.load("--autotune-update", option).ret == pytest.ExitCode.USAGE_ERROR
@@ -266,7 +266,7 @@ def test_a_typed_update_overrides_on_miss_in_addopts(outdated: Suite, option: st
     assert outdated.load().ret == pytest.ExitCode.USAGE_ERROR
 
 
-def test_a_typed_update_disables_a_gate_in_addopts(outdated: Suite) -> None:
+def test_an_update_option_disables_a_gate_in_addopts(outdated: Suite) -> None:
     outdated.pytester.makeini(f"[pytest]\naddopts = {LOAD} --autotune-max-misses=0\n")
 
     result = outdated.run("--autotune-update")
@@ -326,7 +326,7 @@ def test_an_uncacheable_problem_counts_as_a_miss_for_the_gate(suite: Suite, sect
     result.stdout.fnmatch_lines(["1 hit, 1 uncacheable"])
 
 
-def test_a_loaded_tuner_that_cannot_be_hooked_fails_the_gate(suite: Suite, section) -> None:
+def test_entries_of_a_tuner_that_cannot_be_patched_fail_the_gate(suite: Suite, section) -> None:
     suite.write().serial.prepare_dump()
 
     result = suite.load("--autotune-max-misses=100%", TOY_UNKNOWN="1")
@@ -359,7 +359,7 @@ def test_an_error_inside_an_adapter_fails_the_gate(suite: Suite) -> None:
     result.stdout.fnmatch_lines(["toy: internal error in *", "!*the plugin could not hook toy*"])
 
 
-def test_the_gate_passes_an_unhookable_tuner_without_entries(serial_suite: Suite, section) -> None:
+def test_the_gate_passes_an_unpatchable_tuner_without_entries(serial_suite: Suite, section) -> None:
     serial_suite.write().prepare_dump()
     (serial_suite.folder / "elder.py").write_text(ELDER)
     (serial_suite.folder / "elder-1.dist-info").mkdir()

@@ -46,7 +46,7 @@ def test_an_ini_gate_allows_an_empty_load_option(serial_suite: Suite, options: l
 
 
 @pytest.mark.parametrize("gate", [*GATES, "--autotune-on-stale=error", "--autotune-fail-on-unused"])
-def test_a_typed_gate_with_an_empty_load_is_a_usage_error(serial_suite: Suite, gate: str) -> None:
+def test_a_gate_option_with_an_empty_load_is_a_usage_error(serial_suite: Suite, gate: str) -> None:
     serial_suite.write().pytester.makeini("[pytest]\nautotune_load = cache.textproto\n")
 
     result = serial_suite.run("--autotune-load=", gate)

@@ -502,7 +502,7 @@ def test_the_gate_command_fails_if_no_process_called_a_kernel(gate: Gate) -> Non
     assert gate.lines[-1] == "FAILED: no process called an autotuned kernel (3 passed)"
 
 
-def test_an_unhooked_or_untracked_tuner_fails_the_gate_command(gate: Gate) -> None:
+def test_an_unpatched_or_untracked_tuner_fails_the_gate_command(gate: Gate) -> None:
     gate.run_parts("test_a.py", "test_b.py")
     gate.run_parts("test_c.py", TOY_UNKNOWN="1")
     assert gate.judge("--expect=3") == 1

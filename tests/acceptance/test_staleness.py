@@ -65,7 +65,7 @@ def test_a_mismatch_row_names_the_tuning_and_the_running_gpu(suite: Suite) -> No
     assert suite.tunings == ["lib.op [('M', 1)]"]
 
 
-def test_misses_on_a_gpu_without_entries_are_one_row_unless_v(suite: Suite, section) -> None:
+def test_misses_on_a_new_gpu_are_joined_unless_a_run_is_verbose(suite: Suite, section) -> None:
     suite.write().serial.prepare_dump(TOY_DEVICE="Old GPU")
     suite.pytester.makepyfile(test_more="def test_more(tune): tune('lib.more')")
 
@@ -236,7 +236,7 @@ AS_SHOWN = "New GPU (toy, 4 multiprocessors) = Old GPU (toy, 4 multiprocessors)"
 
 
 @pytest.mark.parametrize("alias", ["New GPU = Old GPU", AS_SHOWN])
-def test_a_device_alias_gives_hits_from_another_device(suite: Suite, section, alias: str) -> None:
+def test_with_a_device_alias_entries_of_another_device_are_hits(suite: Suite, section, alias: str) -> None:
     suite.write().serial.prepare_dump(TOY_DEVICE="Old GPU")
     suite.pytester.makeini(f"[pytest]\nautotune_device_alias =\n    {alias}\n")
 

@@ -56,13 +56,13 @@ def test_the_summary_of_a_dump_is_one_line_of_counts(serial_suite: Suite, sectio
         assert line.endswith("; cache.textproto is up to date (4 entries)") == bool(args)
 
 
-def test_dash_q_shows_the_counts_and_the_update_command(outdated: Suite, section) -> None:
+def test_a_quiet_run_shows_the_counts_and_the_update_command(outdated: Suite, section) -> None:
     lines = without_seconds(section(outdated.load("-q")))
 
     assert lines[:2] == ["1 hit, 12 misses, 12 stale; 24 tuned", f"{UPDATE} to update the cache."]
 
 
-def test_dash_q_shows_written_entries_and_a_refused_prune(serial_suite: Suite, section) -> None:
+def test_a_quiet_run_shows_written_entries_and_a_refused_prune(serial_suite: Suite, section) -> None:
     serial_suite.write()
 
     assert section(serial_suite.dump("-q"))[:-1] == ["4 entries written to cache.textproto: 4 added"]
@@ -73,7 +73,7 @@ def test_dash_q_shows_written_entries_and_a_refused_prune(serial_suite: Suite, s
     ]
 
 
-def test_dash_qq_hides_misses_and_the_update_command(outdated: Suite, section) -> None:
+def test_a_very_quiet_run_hides_misses_and_the_update_command(outdated: Suite, section) -> None:
     assert section(outdated.load("-qq")) == []
 
 
@@ -113,7 +113,7 @@ def test_the_summary_is_the_same_serially_and_with_workers(suite: Suite, section
     ]
 
 
-def test_misses_of_one_kernel_are_joined_in_one_row_unless_v(serial_suite: Suite, section) -> None:
+def test_misses_of_one_kernel_are_joined_unless_a_run_is_verbose(serial_suite: Suite, section) -> None:
     serial_suite.write(test_op=SIZES.format(ms="100", more="")).prepare_dump()
     serial_suite.write(test_op=SIZES.format(ms="*range(100, 115)", more=""))
 
@@ -175,7 +175,7 @@ HINTS = [
 
 
 @pytest.mark.parametrize(("ini", "args", "typed"), HINTS)
-def test_typing_the_hinted_command_brings_the_cache_up_to_date(
+def test_running_the_hinted_command_updates_the_cache(
     outdated: Suite, section, ini: str, args: list[str], typed: str
 ) -> None:
     outdated.pytester.makeini(f"[pytest]\n{ini}\n")

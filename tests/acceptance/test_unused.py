@@ -346,7 +346,7 @@ def test_a_run_of_the_whole_package_with_pyargs_is_complete(serial_suite: Suite,
     assert entries(serial_suite) == 2
 
 
-def test_only_dash_v_says_why_unused_entries_were_not_checked(serial_suite: Suite, section) -> None:
+def test_only_a_verbose_run_says_why_it_checked_no_unused_entry(serial_suite: Suite, section) -> None:
     args, reason = incomplete(serial_suite, "-k")
 
     assert section(serial_suite.load(*args)) == ["1 hit"]

@@ -70,7 +70,7 @@ def test_the_json_report_has_verify_verdicts_and_device_seconds(serial_suite: Su
 
 
 @pytest.mark.parametrize(("limit", "fails"), [("3", False), ("75%", False), ("2", True), ("74%", True), ("0", True)])
-def test_max_drift_fails_a_run_with_too_many_slower_choices(serial_suite: Suite, limit: str, fails: bool) -> None:
+def test_the_drift_gate_fails_a_run_of_too_many_slower_choices(serial_suite: Suite, limit: str, fails: bool) -> None:
     serial_suite.write(test_lib=SUITE).prepare_dump()
 
     result = serial_suite.load("--autotune-verify", f"--autotune-max-drift={limit}", **NOW)
@@ -112,7 +112,7 @@ def test_three_verify_parts_together_race_every_choice_once(serial_suite: Suite)
     assert len(raced) == len(set(raced)) == 4
 
 
-def test_max_drift_fails_if_no_choice_was_raced(serial_suite: Suite, section: Any) -> None:
+def test_the_drift_gate_fails_if_no_choice_was_raced(serial_suite: Suite, section: Any) -> None:
     """There was no time for a race. The summary counts the choices that were not raced and gives the reason."""
     serial_suite.write(test_lib=SUITE).prepare_dump()
 
@@ -196,7 +196,7 @@ def test_verify_races_choices_that_only_a_marker_loads(serial_suite: Suite) -> N
     result.stdout.fnmatch_lines(["verify all: 4 choices raced*"])
 
 
-def test_max_drift_fails_the_run_if_no_test_used_an_entry(serial_suite: Suite) -> None:
+def test_the_drift_gate_fails_a_run_if_no_test_used_an_entry(serial_suite: Suite) -> None:
     serial_suite.write().prepare_dump()
     (serial_suite.folder / "test_lib.py").write_text("def test_nothing(): pass")
 
@@ -206,7 +206,7 @@ def test_max_drift_fails_the_run_if_no_test_used_an_entry(serial_suite: Suite) -
     result.stdout.fnmatch_lines(["!* 4 entries were loaded, but no test used any !*"])
 
 
-def test_max_drift_fails_if_all_tests_of_a_part_were_skipped(serial_suite: Suite) -> None:
+def test_the_drift_gate_fails_if_all_tests_of_a_part_skip(serial_suite: Suite) -> None:
     """A machine that has lost its GPU skips all tests of its shard."""
     serial_suite.write().prepare_dump()
     skipping = "import pytest\n@pytest.mark.skip\ndef test_a(): pass\ndef test_b(): pass\n"
@@ -218,7 +218,7 @@ def test_max_drift_fails_if_all_tests_of_a_part_were_skipped(serial_suite: Suite
     result.stdout.fnmatch_lines(["!* no test called an autotuned kernel, and no test passed (1 skipped*"])
 
 
-def test_max_drift_fails_if_the_whole_suite_has_no_hit(serial_suite: Suite) -> None:
+def test_the_drift_gate_fails_if_the_whole_suite_has_no_hit(serial_suite: Suite) -> None:
     """The loaded choices fit no problem of the suite. A part of the suite may lack hits, so its drift is not judged."""
     serial_suite.write(test_lib='def test_a(tune): tune("lib.k", N=1)\n').prepare_dump()
     serial_suite.write(test_lib='def test_a(tune): tune("lib.k", N=2)\n')
@@ -236,7 +236,7 @@ def test_max_drift_fails_if_the_whole_suite_has_no_hit(serial_suite: Suite) -> N
     assert 'skipped="1"' in (serial_suite.folder / "junit.xml").read_text()
 
 
-def test_max_drift_fails_if_an_option_leaves_out_a_tuner(serial_suite: Suite) -> None:
+def test_the_drift_gate_fails_if_an_option_leaves_out_a_tuner(serial_suite: Suite) -> None:
     """The failure names the option, and names it once if a gate on misses is set, too."""
     serial_suite.write().prepare_dump()
     tune_call = "autotune_cache.tune('a', key={'n': 1}, space=[1, 2], run=str)"
@@ -255,7 +255,7 @@ def test_max_drift_fails_if_an_option_leaves_out_a_tuner(serial_suite: Suite) ->
         assert result.stdout.str().count("leaves out toy") == 1
 
 
-def test_max_drift_fails_if_the_loaded_cache_has_no_entry(serial_suite: Suite) -> None:
+def test_the_drift_gate_fails_if_the_loaded_cache_has_no_entry(serial_suite: Suite) -> None:
     serial_suite.write().cache.write_text("format_version: 1\n")
 
     result = serial_suite.load("--autotune-verify=all", "--autotune-max-drift=0")

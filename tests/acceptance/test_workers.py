@@ -240,7 +240,7 @@ def pytest_configure(config):
     assert suite.load("--autotune-dump=out.textproto").ret == 0
 
 
-def test_autotune_spread_gpus_gives_each_worker_one_gpu_in_turn(suite: Suite) -> None:
+def test_with_spread_gpus_each_worker_gets_one_gpu_in_turn(suite: Suite) -> None:
     seen = "import os, pytest\n@pytest.mark.parametrize('i', range(9))\ndef test_env(i):\n    name = os.environ"
     seen += "['PYTEST_XDIST_WORKER']\n    open('gpu-' + name, 'w').write(os.environ['CUDA_VISIBLE_DEVICES'])\n"
     suite.write(test_env=seen)

@@ -232,7 +232,7 @@ def test_tuning_under_jax_distributed_is_untracked_with_a_reason(serial: Suite) 
     assert "UNTRACKED xla:JAX programs (under jax.distributed XLA itself shares its tuning" in result.stdout.str()
 
 
-def test_jax_on_the_cpu_gives_a_line_that_xla_tunes_nothing(serial: Suite) -> None:
+def test_a_line_says_that_xla_tunes_no_kernel_of_jax_on_the_cpu(serial: Suite) -> None:
     result = serial.dump(TOY_JAX_PLATFORM="cpu")
 
     result.assert_outcomes(passed=3)
@@ -246,7 +246,7 @@ def test_a_jax_compilation_cache_is_off_in_a_dump_with_a_line(serial: Suite) -> 
     assert "xla: JAX's persistent compilation cache is off in this run" in result.stdout.str()
 
 
-def test_jax_used_by_a_conftest_before_the_tests_gives_a_line(serial: Suite) -> None:
+def test_a_line_warns_if_a_conftest_uses_jax_before_the_tests(serial: Suite) -> None:
     conftest = serial.folder / "conftest.py"
     conftest.write_text(conftest.read_text() + "\nimport jax\njax.compile('early')\n")
 
