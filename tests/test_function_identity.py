@@ -586,7 +586,7 @@ def test_numba_options_that_change_the_code_change_the_source(looked_up: list[Lo
 
 def test_a_torch_module_passed_as_source_is_a_type_error(looked_up: list[Lookup]) -> None:
     torch = pytest.importorskip("torch")
-    with pytest.raises(TypeError, match="source= takes functions, classes, texts, .* not a Identity"):
+    with pytest.raises(TypeError, match=r"source= takes functions, classes, texts, .* not a Identity"):
         tune_once(lambda config: config, source=torch.nn.Identity())
 
     tune_once(torch.nn.Identity())
