@@ -571,7 +571,7 @@ def test_prune_refuses_the_report_of_an_incomplete_run(run: Run) -> None:
     assert entries_of("a.textproto") == {entry(1)}
 
 
-def test_prune_together_drops_entries_that_no_shard_used(run: Run) -> None:
+def test_prune_with_together_drops_entries_that_no_shard_used(run: Run) -> None:
     """With --together, prune drops an entry that no shard used. It keeps the kernels that no shard looked up."""
     other = entry(kernel="lib.mul")
     write("a.textproto", entry(1), entry(2), entry(3), other, entry(3, device=A100))

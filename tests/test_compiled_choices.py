@@ -144,9 +144,7 @@ def test_a_load_without_a_dump_notes_no_specializations(process: Process) -> Non
     assert process([call(), call(64, 1)], entries, dumping=False).mode_events == ()
 
 
-def test_a_users_listener_for_triton_compilations_still_works(
-    process: Process, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_compilation_listener_of_the_user_is_still_called(process: Process, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[bool] = []
     monkeypatch.setattr(knobs.compilation, "listener", lambda **event: seen.append(event["cache_hit"]))
     before = knobs.compilation.listener

@@ -50,7 +50,7 @@ def test_a_configuration_may_be_a_mapping_dataclass_or_object(config: object) ->
     assert Configurations([config]).find(candidate) is config
 
 
-def test_a_plain_number_as_configuration_is_a_single_parameter() -> None:
+def test_a_number_as_configuration_is_a_single_parameter() -> None:
     assert Configurations([128]).list_candidates() == [Candidate(params=(Value("config", 128),))]
 
 
@@ -93,7 +93,7 @@ def test_failed_configurations_keep_a_one_line_error_as_reason() -> None:
     assert results.fastest == timed
 
 
-def test_the_failure_lists_each_reason_if_all_candidates_fail() -> None:
+def test_if_all_candidates_fail_the_error_lists_each_reason() -> None:
     results = SearchResults(Configurations([{"x": 1}, {"x": 2}, {"x": 3}]))
     results.note_failure({"x": 1}, "Return code 5")
     results.note_failure({"x": 2}, ValueError("too large"))

@@ -123,7 +123,7 @@ def test_fla_export_omits_kernels_of_one_name_if_choices_differ(export: Export) 
     assert export.load("chunk_kernel", 128) == ({"BK": 16}, 4, 3, 1)
 
 
-def test_problems_that_fla_files_cannot_hold_are_left_out(export: Export) -> None:
+def test_the_fla_export_omits_problems_that_cannot_be_written(export: Export) -> None:
     flags = {f"FLAG_{number}": 1 for number in range(7)}
     status, lines, _ = export.write(
         entry(64, *values(D=64)),

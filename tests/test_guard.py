@@ -356,7 +356,7 @@ def test_an_error_while_comparing_an_entry_is_a_miss_and_tuned() -> None:
     assert session.notes == ["toy: internal error in the session: AttributeError: params"]
 
 
-def test_on_miss_error_fails_the_test_for_an_error_of_the_plugin() -> None:
+def test_with_on_miss_error_a_plugin_error_fails_the_test() -> None:
     session, lookups = a_session((tune(a_session()[0]),), on_miss="error")
 
     with pytest.raises(Refused, match="autotune: MISS toy:k: an error of pytest-autotune"):
@@ -366,7 +366,7 @@ def test_on_miss_error_fails_the_test_for_an_error_of_the_plugin() -> None:
     assert session.notes == ["toy: internal error in the session: AttributeError: params"]
 
 
-def test_on_miss_error_fails_if_an_adapter_raises_at_the_start(library: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_with_on_miss_error_an_early_adapter_error_fails_a_test(library: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     hook = replacing_choose(FailsBeforeItLooksUp())
     strict = Policy(on_miss="error")
     message = "autotune: MISS toy: internal error in choose(): AttributeError: no such field"

@@ -609,7 +609,7 @@ def test_settings():
 """
 
 
-def test_without_inductor_entries_graph_caches_stay_on(tmp_path: Path) -> None:
+def test_without_inductor_entries_torch_keeps_its_graph_caches(tmp_path: Path) -> None:
     (tmp_path / "test_settings.py").write_text(SETTINGS)
     (tmp_path / "cache.textproto").write_text("format_version: 1\n")
 

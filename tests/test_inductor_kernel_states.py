@@ -139,7 +139,7 @@ def test_a_successful_search_ends_in_chosen_with_recorded_times() -> None:
 @pytest.mark.parametrize(
     "error", [RuntimeError("launch failed"), pytest.skip.Exception("for now"), KeyboardInterrupt()]
 )
-def test_after_a_failed_search_the_next_launch_searches_again(error: BaseException) -> None:
+def test_after_a_failed_search_the_next_launch_starts_a_new_one(error: BaseException) -> None:
     session, lookups = a_session(is_dumping=True)
     autotuner = CachingAutotuner(TIMES_MS)
     kernel = compile_kernel(autotuner, session)
@@ -155,7 +155,7 @@ def test_after_a_failed_search_the_next_launch_searches_again(error: BaseExcepti
     assert recorded_entry(lookups).choice is not None
 
 
-def test_on_miss_error_fails_every_launch_of_a_missing_kernel() -> None:
+def test_with_on_miss_error_each_launch_without_an_entry_fails() -> None:
     session, _ = a_session((), on_miss="error")
     autotuner = CachingAutotuner({16: 3.0}, scaled_block=8)
     kernel = compile_kernel(autotuner, session)

@@ -42,7 +42,7 @@ def test_a_new_entry_is_added_without_its_candidates() -> None:
     assert merged.counts_text == "1 added"
 
 
-def test_keep_candidates_adds_a_new_entry_with_its_candidates() -> None:
+def test_with_keep_candidates_a_new_entry_has_its_candidates() -> None:
     assert merge_run(Cache(), [MeasuredEntry(entry())], rules=MergeRules(keep_candidates=True)).cache.entries == (
         entry(),
     )
@@ -132,7 +132,7 @@ def test_a_failure_hit_in_another_cache_replaces_no_choice() -> None:
     assert committed in retuned.cache.entries
 
 
-def test_keep_candidates_adds_candidates_to_an_unchanged_entry() -> None:
+def test_with_keep_candidates_an_unchanged_entry_gets_candidates() -> None:
     committed = replace(kept(entry()), generation=2)
 
     def merged(again: Entry, was: Entry = committed) -> tuple[Entry, ...]:
@@ -235,7 +235,7 @@ def test_the_merged_bytes_do_not_depend_on_the_order_of_events() -> None:
 
 
 @pytest.mark.parametrize("keep", [True, False])
-def test_keep_pruned_keeps_entries_of_other_pruned_lists(keep: bool) -> None:
+def test_with_keep_pruned_entries_of_other_pruned_lists_stay(keep: bool) -> None:
     """An incomplete run may lack the lookups of the other lists."""
     lists = [(Value("pruned", text, "digest"), Value("search", "s", "digest")) for text in ("a", "b", "c")]
     problem = Problem("t", "k", (), Device("GPU", "arch", 1))

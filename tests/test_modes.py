@@ -83,7 +83,7 @@ def make(greeting):
 SWITCH_ROW = 'ModeRow("greeting", (Option("greeting", "switch", "Say hello", only="flag"),)),'
 
 
-def test_a_flag_without_a_value_turns_a_new_mode_on(tmp_path: Path) -> None:
+def test_a_new_mode_is_turned_on_by_an_option_without_a_value(tmp_path: Path) -> None:
     """A mode whose flag has no value acts in a run without other options."""
     modes = copy_package(tmp_path) / "modes"
     (modes / "greeting.py").write_text(SWITCHED, encoding="utf-8")

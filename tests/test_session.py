@@ -89,7 +89,7 @@ def test_an_adapter_must_reject_an_entry_to_get_the_next_one() -> None:
             next(offered)
 
 
-def test_on_stale_error_fails_if_the_adapter_rejects_an_entry() -> None:
+def test_with_on_stale_error_an_entry_an_adapter_rejects_fails() -> None:
     recorded, _ = a_session()
     session, lookups = a_session((tune(recorded),), on_stale="error")
 
@@ -270,7 +270,7 @@ def test_results_that_a_tuner_reported_stay_after_its_error(policy: dict[str, st
     assert [lookup.outcome for lookup in lookups] == [outcome, Outcome.HIT]
 
 
-def test_a_reported_tuning_without_a_load_passes_on_miss_error() -> None:
+def test_with_on_miss_error_but_no_load_a_reported_tuning_passes() -> None:
     session, lookups = a_session(None, on_miss="error")
 
     session.report_observed(Lookup(Identity(problem(), ()), result=TunedEntry(an_entry("k"))))

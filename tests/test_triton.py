@@ -151,7 +151,7 @@ def test_the_stale_reason_names_added_and_removed_candidates(session) -> None:
         assert loaded.lookups[0].reason == reason
 
 
-def test_on_miss_first_or_nearest_launches_without_measuring(session) -> None:
+def test_with_on_miss_first_or_nearest_a_launch_measures_nothing(session) -> None:
     """With `first` or `nearest`, the adapter measures nothing and counts a miss with its fallback."""
     recorded = session(is_dumping=True)
     call(copy_kernel(Bench()))

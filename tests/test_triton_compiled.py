@@ -946,7 +946,7 @@ def test_no_tensor_of_a_launch_is_kept_after_it(run, absent_gpu, threads, withou
     )
 
 
-def test_no_tensor_is_kept_after_on_miss_error_fails_a_launch(run, absent_gpu, without_collector) -> None:
+def test_no_tensor_is_kept_after_a_launch_that_fails_for_a_miss(run, absent_gpu, without_collector) -> None:
     run((), on_miss="error")
     kernel = copy_kernel([config(16), config(32)])
 

@@ -608,7 +608,7 @@ class DtypeAndFunction:
     activation: Callable[..., Any]
 
 
-def test_a_dataclass_argument_with_a_dtype_is_in_the_key_whole() -> None:
+def test_the_key_has_a_whole_dataclass_argument_with_a_dtype() -> None:
     argument = DtypeAndFunction(torch.float16, empty)
     names = [name for name, _ in _list_compiled_properties("x", argument, is_in_key=False)]
 

@@ -356,7 +356,7 @@ def test_use_warns_if_the_package_has_no_resource_files(library: Library) -> Non
         assert f"UserWarning: {package}: a.textproto cannot be read" in warned
 
 
-def test_use_with_an_unknown_on_miss_raises_value_error() -> None:
+def test_use_with_an_unknown_value_of_on_miss_raises_value_error() -> None:
     import pytest_autotune
 
     with pytest.raises(ValueError, match="on_miss takes first, nearest, tune, error, not 'sometimes'"):

@@ -138,7 +138,7 @@ def test_a_child_forked_after_a_tuning_gets_results_of_workers(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("place", ["a plain file", "nothing that could be made"])
-def test_a_worker_without_a_shared_folder_tunes_alone(tmp_path: Path, place: str) -> None:
+def test_a_worker_without_a_shared_folder_tunes_without_waiting(tmp_path: Path, place: str) -> None:
     (tmp_path / "place").write_text("")
     folder = tmp_path / "place" if place == "a plain file" else tmp_path / "place" / "run"
     alone = Coordinator(Locks(1, lambda: ""), folder)

@@ -181,7 +181,7 @@ def convert(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[...,
     return convert
 
 
-def test_convert_counts_entries_that_it_wrote_and_left_out(
+def test_convert_counts_the_written_and_the_omitted_entries(
     convert: Callable[..., tuple[int, str, str]], tmp_path: Path
 ) -> None:
     ours = [entries.to_entry(entry, H200) for entry in (new_entry(), *legacy_entries())]

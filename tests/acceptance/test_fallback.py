@@ -30,7 +30,7 @@ def with_entries(suite: Suite) -> Suite:
     return suite
 
 
-def test_on_miss_first_uses_the_first_candidate_except_for_hits(suite: Suite, section) -> None:
+def test_with_on_miss_first_all_but_hits_use_the_first_candidate(suite: Suite, section) -> None:
     loaded_suite = with_entries(suite)
     loaded_suite.write(
         test_op=OP.format(
@@ -54,7 +54,7 @@ def test_on_miss_first_uses_the_first_candidate_except_for_hits(suite: Suite, se
     assert loaded_suite.cache.read_bytes() == before
 
 
-def test_on_miss_nearest_uses_the_choice_of_the_nearest_entry(loaded_suite: Suite) -> None:
+def test_with_on_miss_nearest_a_miss_uses_the_nearest_choice(loaded_suite: Suite) -> None:
     loaded_suite.write(test_op=OP.format(ms="20, 63", more="", wanted="('middle' if m == 63 else 'fast')"))
 
     report = loaded_suite.report("--autotune-load=cache.textproto", "--autotune-on-miss=nearest")
@@ -77,7 +77,7 @@ def test_the_gate_counts_problems_with_a_fallback_as_misses(loaded_suite: Suite,
     assert section(result)[-2].startswith("2 hits, 1 miss; 1 used a fallback choice")
 
 
-def test_on_miss_nearest_without_entries_uses_first_candidate(serial_suite: Suite) -> None:
+def test_without_a_nearest_entry_the_first_candidate_is_used(serial_suite: Suite) -> None:
     serial_suite.write(test_op=OP.format(ms="16", more="", wanted="'fast'")).prepare_dump()
     serial_suite.write(test_new="def test_new(tune): assert tune('lib.new') == 'a'", test_op="")
 
@@ -87,7 +87,7 @@ def test_on_miss_nearest_without_entries_uses_first_candidate(serial_suite: Suit
     assert report["counts"]["tuned"] == 0
 
 
-def test_on_miss_first_works_without_a_cache(serial_suite: Suite, section) -> None:
+def test_with_on_miss_first_a_run_without_a_cache_tunes_nothing(serial_suite: Suite, section) -> None:
     serial_suite.write(test_op=OP.format(ms="16", more="", wanted="'slow'"))
 
     result = serial_suite.run("--autotune-on-miss=first")

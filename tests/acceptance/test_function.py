@@ -171,7 +171,7 @@ def test_gemm(autotune_cache):
 """
 
 
-def test_on_miss_first_skips_configurations_that_fail(serial_suite: Suite) -> None:
+def test_with_on_miss_first_configurations_that_fail_are_skipped(serial_suite: Suite) -> None:
     """No later configuration runs."""
     a_suite(serial_suite, FIRST)
 
@@ -311,7 +311,7 @@ def test_tuning_while_a_conftest_is_imported_is_untracked(serial_suite: Suite, s
     assert any(line.startswith("UNTRACKED function:lib.early") for line in section(result))
 
 
-def test_a_load_hits_although_an_earlier_session_tuned_the_same(serial_suite: Suite) -> None:
+def test_an_earlier_session_in_the_process_does_not_stop_hits(serial_suite: Suite) -> None:
     """An earlier session of the same process tuned the problems. The load still has no misses."""
     test = SUITE.replace("autotune_cache.tune(", "pytest_autotune.tune(").replace("autotune_cache, ", "")
     a_suite(serial_suite, "import pytest_autotune" + test.replace("(autotune_cache)", "()")).dump()

@@ -40,7 +40,9 @@ def verdict(result: pytest.RunResult) -> list[str]:
         ("60.0 %", None),
     ],
 )
-def test_max_misses_compares_numbers_and_percentages_exactly(outdated: Suite, limit: str, message: str | None) -> None:
+def test_a_limit_on_misses_is_compared_exactly_without_rounding(
+    outdated: Suite, limit: str, message: str | None
+) -> None:
     result = outdated.load(f"--autotune-max-misses={limit}")
 
     assert result.ret == (1 if message else 0)
@@ -72,7 +74,7 @@ INI_FILES = [
     ("value", "message"), [(11, "12, at most 11 allowed"), ("10%", "12 of 20, at most 10% allowed")]
 )
 @pytest.mark.filterwarnings("error")
-def test_max_misses_works_in_every_kind_of_ini_file(
+def test_a_limit_on_misses_works_in_every_kind_of_ini_file(
     outdated: Suite, name: str, text: str, value: int | str, message: str
 ) -> None:
     if name.endswith(".toml") and sys.version_info < (3, 11):
@@ -86,7 +88,7 @@ def test_max_misses_works_in_every_kind_of_ini_file(
     assert verdict(result) == [f"{EXCEEDED}: {message} (see the summary)"]
 
 
-def test_max_misses_of_the_command_line_overrides_the_ini_value(outdated: Suite) -> None:
+def test_the_limit_of_the_command_line_overrides_that_of_the_ini(outdated: Suite) -> None:
     outdated.pytester.makeini("[pytest]\nautotune_max_misses = 0\n")
 
     assert outdated.load().ret == 1

@@ -101,7 +101,7 @@ def skip_all(suite: Suite) -> None:
         test.write_text("import pytest\n@pytest.mark.skip\ndef test_gpu(): pass\ndef test_cpu(): pass\n")
 
 
-def test_on_miss_error_fails_a_run_whose_tests_were_all_skipped(serial_suite: Suite) -> None:
+def test_with_on_miss_error_a_run_of_only_skipped_tests_fails(serial_suite: Suite) -> None:
     """The same holds for --autotune-on-stale=error. A part of the suite passes."""
     serial_suite.write().prepare_dump()
     skip_all(serial_suite)
@@ -112,7 +112,7 @@ def test_on_miss_error_fails_a_run_whose_tests_were_all_skipped(serial_suite: Su
     assert serial_suite.load().ret == 0, "without a gate"
 
 
-def test_setup_only_passes_the_gate_although_no_entry_is_used(serial_suite: Suite) -> None:
+def test_a_run_with_setup_only_passes_the_gates_without_any_hit(serial_suite: Suite) -> None:
     serial_suite.write().prepare_dump()
 
     result = serial_suite.load("--autotune-max-misses=0", "--autotune-fail-on-unused", "--setup-only")

@@ -71,7 +71,7 @@ def suite(request: pytest.FixtureRequest, pytester: pytest.Pytester, monkeypatch
     return Suite(pytester, [] if request.param == "serial" else ["-pxdist", "-n2"])
 
 
-def test_a_dump_and_a_load_on_the_gpu_choose_the_same(suite: Suite) -> None:
+def test_a_dump_and_a_load_on_the_gpu_choose_the_same_candidate(suite: Suite) -> None:
     """The load tunes nothing."""
     dumped = suite.report("--autotune-dump=cache.textproto")
     loaded = suite.report("--autotune-load=cache.textproto", "--autotune-max-misses=0")

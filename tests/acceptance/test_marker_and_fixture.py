@@ -361,7 +361,7 @@ def test_other(tune): tune("lib.made", source="other")
     ],
     ids=["file of a marker and the run", "file of the run"],
 )
-def test_an_update_keeps_entries_that_tests_of_other_caches_hit(
+def test_an_update_keeps_entries_used_by_tests_with_other_caches(
     suite: Suite, loads: list[str], marked: str, file: str
 ) -> None:
     """A factory makes two kernels with one name, so a problem has two entries.

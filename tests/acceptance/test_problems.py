@@ -54,7 +54,7 @@ def test_problems_used_in_production_but_by_no_test_are_listed(suite: Suite, sec
     ]
 
 
-def test_the_summary_says_if_tests_cover_all_listed_problems(serial_suite: Suite, section: Any) -> None:
+def test_the_summary_says_if_tests_cover_all_problems_of_a_file(serial_suite: Suite, section: Any) -> None:
     """After an incomplete run, the line gives the reason why the run was not complete."""
     suite = write(serial_suite, ("lib.matmul", {"M": 16, "N": 8}))
 

@@ -204,7 +204,7 @@ def test_a_problem_stale_in_one_process_counts_as_stale(gate: Gate) -> None:
     assert any(line.startswith("STALE ") and "lib.a (M=0)" in line for line in gate.lines)
 
 
-def test_fail_on_unused_fails_for_an_entry_no_process_used(gate: Gate) -> None:
+def test_the_unused_gate_fails_for_an_entry_no_process_used(gate: Gate) -> None:
     (gate.suite.folder / "test_a.py").write_text(OPS.format(name="a", count=1))
     gate.run_parts()
 
@@ -463,7 +463,7 @@ def test_entries_of_a_gpu_type_that_ran_a_part_are_not_unused(gate: Gate, capsys
     assert removed == ["UNUSED toy:lib.a (M=1): no test used this entry"] * 2
 
 
-def test_fail_on_unused_checks_nothing_if_a_process_had_no_gpu(gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_unused_gate_is_skipped_if_a_process_had_no_gpu(gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
     """The tests of that process may need the entries that no other process looked up."""
     monkeypatch.setattr(devices, "has_visible_gpu", bool)
     gate.run_parts("test_a.py", "test_b.py")
@@ -623,7 +623,9 @@ def test_the_gate_command_knows_the_defaults_of_all_mode_options(option: Option)
     assert find_unset_value(option) == READERS[option.kind](None, option)
 
 
-def test_prune_reads_all_reports_of_a_folder_and_needs_expect(gate: Gate, capsys: pytest.CaptureFixture[str]) -> None:
+def test_prune_of_a_reports_folder_needs_the_number_of_processes(
+    gate: Gate, capsys: pytest.CaptureFixture[str]
+) -> None:
     (gate.suite.folder / "test_a.py").write_text(OPS.format(name="a", count=1))
     gate.run_parts()
     prune = ["prune", "cache.textproto", "--reports=reports/", "--dry-run", "--exit-code"]
@@ -655,7 +657,7 @@ def remove_tests_of_kernel(gate: Gate) -> None:
     gate.run_parts()
 
 
-def test_the_prune_command_that_the_gate_names_drops_the_unused(gate: Gate, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_prune_command_of_the_gate_drops_its_unused_entries(gate: Gate, capsys: pytest.CaptureFixture[str]) -> None:
     remove_tests_of_kernel(gate)
     assert gate.judge("--expect=3", "--fail-on-unused") == 1
     unused = [line.split(": ")[0] for line in gate.lines if line.startswith("UNUSED ")]

@@ -44,7 +44,7 @@ def test_the_readmes_first_minute_works_with_the_built_wheel(tmp_path: Path) -> 
     assert "the README's first minute ran" in printed
 
 
-def test_a_build_with_a_tag_of_another_version_fails(tmp_path: Path) -> None:
+def test_a_release_build_for_a_tag_of_another_version_fails(tmp_path: Path) -> None:
     printed = run(".ci/build", tmp_path / "dist", status=1, GITHUB_REF_TYPE="tag", GITHUB_REF_NAME="v999.0")
 
     assert printed.startswith("tag v999.0: the version in pytest_autotune/__init__.py is ")

@@ -127,7 +127,7 @@ def test_the_gate_counts_stale_problems_even_with_on_stale_use(
     assert rows(section(result))[0].startswith("STALE")
 
 
-def test_on_stale_use_tunes_if_the_choice_is_no_candidate_now(serial_suite: Suite) -> None:
+def test_with_on_stale_use_a_choice_outside_the_list_is_retuned(serial_suite: Suite) -> None:
     serial_suite.write(test_op=ask("M=1")).prepare_dump()
     serial_suite.write(test_op=ask("M=1, times={'c': 1.0}"))
 
@@ -192,7 +192,7 @@ KINDS = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_on_miss_error_fails_even_a_test_that_catches_the_error(serial_suite: Suite, kind: str) -> None:
+def test_with_on_miss_error_a_test_that_catches_the_error_fails(serial_suite: Suite, kind: str) -> None:
     serial_suite.write(test_op=ask("M=1")).prepare_dump()
     text = SWALLOW.replace("KIND", KINDS[kind])
     # A failure that a test expects is one of its own making, not a cache's.
@@ -209,7 +209,7 @@ def test_on_miss_error_fails_even_a_test_that_catches_the_error(serial_suite: Su
     result.stdout.no_fnmatch_line("*Traceback*")
 
 
-def test_on_miss_error_fails_stale_mismatch_and_uncacheable_too(suite: Suite) -> None:
+def test_with_on_miss_error_stale_or_uncacheable_problems_fail(suite: Suite) -> None:
     far = suite.write(test_op=ask("")).folder / "far.textproto"
     suite.serial.run(f"--autotune-dump={far}", TOY_DEVICE="Far GPU")
     far.write_text(far.read_text().replace("lib.op", "lib.far"))
@@ -271,7 +271,7 @@ def test_kernels_in_autotune_ignore_get_no_entry_and_no_row(suite: Suite, sectio
     assert section(suite.load("--autotune-max-misses=0")) == ["3 hits"]
 
 
-def test_a_problem_that_hits_and_is_stale_counts_once_as_stale(suite: Suite) -> None:
+def test_a_problem_both_stale_and_a_hit_counts_once_as_stale(suite: Suite) -> None:
     suite.write(test_op=ask("M=1")).serial.prepare_dump()
     asking = "".join(
         f"\ndef test_{number}(tune): tune('lib.op', M=1, source='{source}')"

@@ -173,7 +173,7 @@ def test_after_adapter_errors_a_dump_says_nothing_was_recorded(
     result.stdout.no_fnmatch_line("no kernel was tuned*")
 
 
-def test_an_entry_is_a_hit_if_all_candidates_fail_again(serial_suite: Suite, section) -> None:
+def test_an_entry_of_only_failures_is_a_hit_in_the_next_run(serial_suite: Suite, section) -> None:
     """The dump counts it separately and keeps a text without addresses of memory."""
     dumped = serial_suite.write(test_lib=CANNOT).dump("--autotune-report=report.json")
 
@@ -243,7 +243,7 @@ def test_a_loaded_choice_that_no_longer_compiles_is_replaced(serial_suite: Suite
     assert [row["outcome"] for row in report["lookups"]] == ["hit", "hit"]
 
 
-def test_keep_candidates_adds_candidates_to_existing_entries(serial_suite: Suite) -> None:
+def test_with_keep_candidates_existing_entries_get_candidates(serial_suite: Suite) -> None:
     serial_suite.write().prepare_dump()
     before = serial_suite.cache.read_text()
 

@@ -353,7 +353,7 @@ def test_only_a_verbose_run_says_why_it_checked_no_unused_entry(serial_suite: Su
     serial_suite.load("-v", *args).stdout.fnmatch_lines([f"unused entries were not checked: {reason}"])
 
 
-def test_an_incomplete_update_with_prune_still_adds_entries(serial_suite: Suite) -> None:
+def test_an_incomplete_pruning_run_still_adds_new_entries(serial_suite: Suite) -> None:
     shrunk(serial_suite).write(test_new="def test_new(tune): tune('lib.new')\ndef test_fails(): assert 0")
 
     serial_suite.run(*PRUNE)
@@ -361,7 +361,7 @@ def test_an_incomplete_update_with_prune_still_adds_entries(serial_suite: Suite)
     assert entries(serial_suite) == 4
 
 
-def test_collect_only_with_prune_does_not_change_the_cache(serial_suite: Suite) -> None:
+def test_a_pruning_run_with_collect_only_changes_no_cache(serial_suite: Suite) -> None:
     before = shrunk(serial_suite).cache.read_bytes()
 
     result = serial_suite.run(*PRUNE, "--collect-only")

@@ -86,7 +86,7 @@ def test_an_update_without_load_or_with_dump_is_a_usage_error(
     result.stderr.fnmatch_lines([f"ERROR: {problem.format(flag=flag, beside=beside)}"])
 
 
-def test_update_new_adds_misses_and_leaves_stale_entries(outdated: Suite, section) -> None:
+def test_an_update_with_new_adds_misses_and_keeps_stale_entries(outdated: Suite, section) -> None:
     """Stale entries keep every byte. The hint still asks for an update of all entries."""
     before = outdated.cache.read_text()
 
@@ -105,7 +105,7 @@ def test_update_new_adds_misses_and_leaves_stale_entries(outdated: Suite, sectio
     assert section(outdated.load())[-2].startswith("2 hits, 1 stale")
 
 
-def test_update_new_without_misses_does_not_change_the_file(outdated: Suite) -> None:
+def test_an_update_with_new_and_no_miss_does_not_change_the_file(outdated: Suite) -> None:
     """The JSON report has the field new_only."""
     outdated.load("--autotune-update=new")
     before = outdated.cache.read_bytes()
@@ -128,7 +128,7 @@ UNUSED = "1 loaded entry is unused, and --autotune-fail-on-unused allows none (s
 
 
 @pytest.mark.parametrize("args", [["--autotune-fail-on-unused"], ["--autotune-fail-on-unused", "-qq"]])
-def test_fail_on_unused_fails_and_names_the_entries(shrunk: Suite, section, args: list[str]) -> None:
+def test_the_gate_on_unused_entries_fails_and_names_the_entries(shrunk: Suite, section, args: list[str]) -> None:
     result = shrunk.load(*args)
 
     assert result.ret == 1
@@ -136,7 +136,7 @@ def test_fail_on_unused_fails_and_names_the_entries(shrunk: Suite, section, args
     result.stdout.fnmatch_lines([f"*!!! {UNUSED} !!!*"])
 
 
-def test_fail_on_unused_can_be_set_in_the_ini_file(shrunk: Suite) -> None:
+def test_the_gate_on_unused_entries_can_be_set_in_the_ini_file(shrunk: Suite) -> None:
     """The JSON report has the verdict. A run that loads nothing is a usage error."""
     shrunk.pytester.makeini("[pytest]\nautotune_fail_on_unused = true\n")
 
@@ -163,7 +163,7 @@ def test_fail_on_unused_can_be_set_in_the_ini_file(shrunk: Suite) -> None:
         ),
     ],
 )
-def test_fail_on_unused_passes_an_incomplete_run_with_a_reason(
+def test_the_unused_gate_passes_an_incomplete_run_with_a_reason(
     shrunk: Suite, section, args: list[str], why: str
 ) -> None:
     result = shrunk.load("-oautotune_fail_on_unused=true", *args)

@@ -70,7 +70,7 @@ def test_an_xla_entry_has_device_versions_label_and_time(serial: Suite) -> None:
     assert tanh.candidates == ()
 
 
-def test_keep_candidates_records_the_times_of_all_xla_candidates(serial: Suite) -> None:
+def test_with_keep_candidates_all_xla_candidates_have_times(serial: Suite) -> None:
     serial.dump("-oautotune_keep_candidates=true")
 
     entry = next(entry for entry in stores.read_cache(serial.cache).entries if entry.candidates)
@@ -169,7 +169,7 @@ def test_a_miss_names_what_differs_in_xlas_gpu_description(
     assert sum(line.endswith(message) for line in lines) == 4
 
 
-def test_on_miss_error_fails_the_test_whose_jax_program_misses(serial: Suite) -> None:
+def test_with_on_miss_error_a_jax_miss_fails_its_test(serial: Suite) -> None:
     serial.dump("-knot softmax")
 
     result = serial.load("--autotune-on-miss=error")
