@@ -635,6 +635,92 @@ def test_a_class_compiles_a_decorated_function(looked_up: list[Lookup], monkeypa
     assert len(set(sources(looked_up))) == len(looked_up) == 2
 
 
+def passing_on(function: Any) -> Any:
+    @wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return function(*args, **kwargs)
+
+    return call
+
+
+def unnamed(function: Any) -> Any:
+    """Decorate a function without functools.wraps()."""
+
+    def call(*args: Any) -> Any:
+        return function(*args)
+
+    return call
+
+
+WORK: dict[str, Any] = {"space": [1, 2, 4], "kernel": "work", "measuring": AS_TOLD}
+
+
+class Worker:
+    def helper(self, config: int) -> int:
+        return config
+
+    @pytest_autotune.tuned(**WORK)
+    def work(self, *, config: int) -> int:
+        return self.helper(config)
+
+    @passing_on
+    @passing_on
+    @pytest_autotune.tuned(**WORK)
+    def decorated(self, *, config: int) -> int:
+        return self.helper(config)
+
+    @unnamed
+    @pytest_autotune.tuned(**WORK)
+    def decorated_without_wraps(self, *, config: int) -> int:
+        return self.helper(config)
+
+    @pytest_autotune.tuned(**WORK)
+    def __private(self, *, config: int) -> int:
+        return self.helper(config)
+
+    def private(self) -> int:
+        return int(self.__private())
+
+    @classmethod
+    def class_helper(cls, config: int) -> int:
+        return config
+
+    @classmethod
+    @passing_on
+    @pytest_autotune.tuned(**WORK)
+    def class_method(cls, *, config: int) -> int:
+        return cls.class_helper(config)
+
+
+class OverridingWorker(Worker):
+    def work(self) -> Any:  # type: ignore[override]
+        return super().work()
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: OverridingWorker().work(),
+        lambda: Worker().decorated(),
+        lambda: Worker().decorated_without_wraps(),
+        lambda: Worker().private(),
+        lambda: Worker.class_method(),
+        lambda: Worker.work(self=Worker()),  # type: ignore[call-arg]
+    ],
+    ids=["overridden", "decorated", "decorated without wraps", "private", "class method", "keyword"],
+)
+def test_editing_a_helper_of_a_tuned_method_changes_the_digest(
+    looked_up: list[Lookup], monkeypatch: pytest.MonkeyPatch, call: Any
+) -> None:
+    """Neither an override, a further decorator, a private name nor a keyword hides the method's object."""
+    call()
+    monkeypatch.setattr(Worker, "helper", lambda self, config: config + 1)
+    monkeypatch.setattr(Worker, "class_helper", classmethod(lambda cls, config: config + 1))
+    call()
+
+    assert len(set(sources(looked_up))) == len(looked_up) == 2
+
+
 def return_time(call: Any) -> float:
     return float(call())
 

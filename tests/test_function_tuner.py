@@ -894,7 +894,7 @@ def test_overriding_a_called_method_changes_the_source_digest() -> None:
 
     for cls in (Base, Derived):
         tuned_function = cls.work.__closure__[0].cell_contents  # type: ignore[attr-defined]
-        (source,) = tuned_function._list_sources((cls(), 1))
+        (source,) = tuned_function._list_sources((cls(), 1), {})
         sources.append(source_text(source))
     assert sources[0] != sources[1]
 
@@ -920,7 +920,7 @@ def test_overriding_a_called_classmethod_changes_source_digest() -> None:
 
     for cls in (Base, Derived):
         tuned_function = cls.work.__func__.__closure__[0].cell_contents  # type: ignore[attr-defined]
-        (source,) = tuned_function._list_sources((cls, 1))
+        (source,) = tuned_function._list_sources((cls, 1), {})
         sources.append(source_text(source))
     assert sources[0] != sources[1]
 

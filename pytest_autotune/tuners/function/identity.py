@@ -14,7 +14,7 @@ import ast
 import enum
 import inspect
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -26,11 +26,15 @@ from pytest_autotune.cache.model import UncacheableError, Value
 from pytest_autotune.cache.structured import JSON_LIST, JSON_TUPLE
 from pytest_autotune.tuners.function.carried import carried_text
 from pytest_autotune.tuners.source.attributes import (
+    class_attributes,
+    class_mro,
     class_name,
     find_in_class,
     is_instance,
     list_items,
     list_stored_attributes,
+    mangled_name,
+    read_stored,
 )
 from pytest_autotune.tuners.source.code_text import (
     NoDigestError,
@@ -39,7 +43,14 @@ from pytest_autotune.tuners.source.code_text import (
     syntax_text,
     uncacheable_errors,
 )
-from pytest_autotune.tuners.source.functions import closure_cells, is_library_callable, python_function, unwrapped
+from pytest_autotune.tuners.source.functions import (
+    closure_cells,
+    is_library_callable,
+    list_layers,
+    python_function,
+    unwrap_attribute,
+    unwrapped,
+)
 from pytest_autotune.tuners.source.libraries import Libraries, is_library_code
 from pytest_autotune.tuners.source.module_text import check_module_not_edited, read_imported_modules
 from pytest_autotune.tuners.source.source_digest import (
@@ -57,6 +68,8 @@ from pytest_autotune.tuners.source.values import list_used_values
 
 #: Stands for the class of a function that is no method.
 _NO_CLASS = type(None)
+#: At most so many values are looked at in the decorators of a method.
+_MAX_WRAPPED = 100
 
 
 class _KeptSources:
@@ -373,6 +386,43 @@ def _find_owner(source: object, cls: type) -> object:
     if cls is _NO_CLASS or is_instance(source, type) or not list_stored_attributes(source):
         return None
     return source
+
+
+def has_method(cls: type, function: object) -> bool:
+    """Whether a class or a base of it has a function as a method, also below decorators."""
+    name = read_stored(function, "__name__", "")
+    for base in class_mro(cls):
+        member = class_attributes(base).get(mangled_name(name, class_name(base)))
+        if _has_inside(unwrap_attribute(member), function):
+            return True
+    return False
+
+
+def _has_inside(member: object, function: object) -> bool:
+    """Whether a member of a class is a function, or wraps it in decorators."""
+    pending = [member]
+    for _ in range(_MAX_WRAPPED):
+        if not pending:
+            break
+        value = pending.pop(0)
+        for layer in list_layers(value):
+            if layer is function:
+                return True
+            if type(layer) is FunctionType:
+                pending += [read_stored(layer, "__wrapped__"), *closure_cells(layer).values()]
+    return False
+
+
+def find_first_argument(function: object, args: Sequence[object], kwargs: Mapping[str, object]) -> object:
+    """Return the argument for the first parameter of a function, such as ``self``; None if the call has none."""
+    if args:
+        return args[0]
+    inner_function = python_function(function)
+    if inner_function is None:
+        return None
+    # Parameters come first among the names of variables.
+    first_names = inner_function.__code__.co_varnames[:1]
+    return next((kwargs[name] for name in first_names if name in kwargs), None)
 
 
 def _without_arguments(source: object) -> object:

@@ -33,7 +33,14 @@ from pytest_autotune.run.lookup import Question
 from pytest_autotune.run.session import Session
 from pytest_autotune.run.tuning import Tuning
 from pytest_autotune.tuners.function import MEMORIES, Memory
-from pytest_autotune.tuners.function.identity import key_values, list_sources, read_source_argument, source_text
+from pytest_autotune.tuners.function.identity import (
+    find_first_argument,
+    has_method,
+    key_values,
+    list_sources,
+    read_source_argument,
+    source_text,
+)
 from pytest_autotune.tuners.function.plan import (
     DeferredCallError,
     DeviceLock,
@@ -49,8 +56,8 @@ from pytest_autotune.tuners.measuring.clocks import Runner
 from pytest_autotune.tuners.measuring.options import Measuring, make_clock
 from pytest_autotune.tuners.measuring.race import CAPTURED, Contest
 from pytest_autotune.tuners.measuring.times import UnusableTimesError
-from pytest_autotune.tuners.source.attributes import find_in_class, is_instance, read_stored
-from pytest_autotune.tuners.source.functions import find_deferred_kind, unwrap_attribute
+from pytest_autotune.tuners.source.attributes import is_instance
+from pytest_autotune.tuners.source.functions import find_deferred_kind
 from pytest_autotune.tuners.source.libraries import Distribution, find_version, list_versions
 from pytest_autotune.tuners.source.source_digest import FORM, DigestedSource, digest, stable_value
 
@@ -663,7 +670,7 @@ class _TunedFunction:
         if self.key is not None:
             key = self.key(*args, **kwargs)
         call = _Call(self.function, args, kwargs)
-        options = {**self.options, **self._bind_callbacks(args, kwargs), "source": self._list_sources(args)}
+        options = {**self.options, **self._bind_callbacks(args, kwargs), "source": self._list_sources(args, kwargs)}
         config = tune(self.kernel, key=key, space=self.space, run=call.run, **options)
         return call.run(config)
 
@@ -675,37 +682,35 @@ class _TunedFunction:
                 callbacks[name] = _BoundCallback(self.options[name], args, kwargs)
         return callbacks
 
-    def _list_sources(self, args: tuple[Any, ...]) -> object:
+    def _list_sources(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> object:
         """Return the argument ``source=``: by default the decorated function and the callback ``compile``.
 
         The callbacks that ``tune()`` gets are objects of this module, so ``tune()`` cannot find their source itself.
 
         :param args: the arguments of a call.
+        :param kwargs: the keyword arguments of the call.
         """
         source: object = self.options.get("source")
         if source is not None:
             return source
-        sources = [self._bind_method(args)]
+        sources = [self._bind_method(args, kwargs)]
         if self.options.get("compile") is not None:
             sources.append(self.options["compile"])
         return sources
 
-    def _bind_method(self, args: tuple[Any, ...]) -> object:
+    def _bind_method(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> object:
         """Return the function, bound to its object if it is a method: ``self.area()`` depends on the object's class.
 
         :param args: the arguments of a call. The first one is the object, if its class has the decorated function. It
             is the class for a class method.
+        :param kwargs: the keyword arguments of the call. The object is among them in ``Kernel.run(self=kernel)``.
         """
-        if not args:
-            return self.function
-        name = read_stored(self.function, "__name__", "")
-        classes = [type(args[0])]
-        if is_instance(args[0], type):
-            classes.append(args[0])
-        for cls in classes:
-            member = unwrap_attribute(find_in_class(cls, name))
-            if read_stored(member, "__wrapped__") is self.function:
-                return MethodType(self.function, args[0])
+        owner = find_first_argument(self.function, args, kwargs)
+        classes = [type(owner)]
+        if is_instance(owner, type):
+            classes.append(owner)
+        if any(has_method(cls, self.function) for cls in classes):
+            return MethodType(self.function, owner)
         return self.function
 
 
