@@ -762,3 +762,46 @@ def test_an_object_that_stores_a_function_as_fn_counts(
     for number in reached:
         edited = source.replace(f" + {number}\n", f" + {number}00\n")
         assert read_source(load(edited, "suite").kernel, carried=False).digest != digest, number
+
+
+FACTORY = """
+import dataclasses, functools
+def build(n):
+    return n + 1
+class Sub:
+    def go(self, x):
+        return x + 2
+    @classmethod
+    def make(cls):
+        return cls() if 3 else None
+class Maker:
+    def __call__(self):
+        return [4]
+@dataclasses.dataclass
+class Op:
+    sub: object = dataclasses.field(default_factory=MADE)
+    sizes: list = dataclasses.field(default_factory=list)
+def kernel(x):
+    return Op().sub.go(x)
+"""
+
+
+@pytest.mark.parametrize(
+    ("factory", "old", "new"),
+    [
+        ("lambda: build(1)", "n + 1", "n + 100"),
+        ("Sub", "x + 2", "x + 200"),
+        ("Sub.make", "if 3", "if 300"),
+        ("Sub.make", "x + 2", "x + 200"),
+        ("Maker()", "[4]", "[400]"),
+        ("functools.partial(build, 5)", "n + 1", "n + 100"),
+        ("functools.partial(build, 5)", "build, 5", "build, 500"),
+        ("functools.partial(map, Sub)", "x + 2", "x + 200"),
+    ],
+)
+def test_the_default_factory_of_a_dataclass_counts(load: Load, factory: str, old: str, new: str) -> None:
+    source = FACTORY.replace("MADE", factory)
+    digest = read_source(load(source, "suite").kernel, carried=False).digest
+    edited = source.replace(old, new)
+    assert edited != source
+    assert read_source(load(edited, "suite").kernel, carried=False).digest != digest

@@ -593,6 +593,10 @@ class CodeDigests:
         value = read_stored(member, "_value_")
         if self.describe_constant(value) is not None:
             return None
+        return self._describe_code_in_value(value)
+
+    def _describe_code_in_value(self, value: object) -> str | None:
+        """Return the text of the user's code in a value that the body of a class has, such as a ``partial``."""
         text = self.describe_code_in(value)
         if text is None:
             return None
@@ -619,8 +623,13 @@ class CodeDigests:
         """Yield a line for each default of a dataclass or named tuple that is not an attribute of the class."""
         for name, field in sorted(class_attributes(cls).get("__dataclass_fields__", {}).items()):
             factory = python_function(field.default_factory)
-            if factory is not None and not is_from_library(factory, self.libraries):
-                yield f"factory {name}: {self._describe_attribute(name, factory)}"
+            text = None
+            if factory is None:
+                text = self._describe_code_in_value(field.default_factory)
+            elif not is_from_library(factory, self.libraries):
+                text = str(self._describe_attribute(name, factory))
+            if text is not None:
+                yield f"factory {name}: {text}"
         # namedtuple() keeps the defaults only here. The text of a typing.NamedTuple may lack their values.
         for name, value in sorted(class_attributes(cls).get("_field_defaults", {}).items()):
             if literal_text(value) in class_text:
