@@ -110,7 +110,7 @@ def test_searching_for_kernels_reads_no_attribute_of_a_proxy() -> None:
     assert list(list_reached([(Proxy(), Other(), TypeVar("T"))]))
 
 
-def test_the_report_adds_up_what_all_processes_compiled_ahead() -> None:
+def test_the_report_adds_up_kernels_compiled_ahead_by_processes() -> None:
     data = [
         {"kernels": 2, "seconds": 1.25, "failed": 1, "reason": "ValueError: no"},
         {"kernels": 1, "seconds": 0.5, "failed": 0, "reason": ""},

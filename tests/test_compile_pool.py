@@ -71,7 +71,7 @@ def test_a_job_runs_with_the_context_variables_of_its_submitter() -> None:
         ((3, 12, 2), False),
     ],
 )
-def test_threads_parse_code_one_at_a_time_on_pythons_that_crash(
+def test_on_a_python_that_crashes_threads_parse_one_at_a_time(
     monkeypatch: pytest.MonkeyPatch, version: tuple[int, ...], fails: bool
 ) -> None:
     busy, most = [], []

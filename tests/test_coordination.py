@@ -102,7 +102,7 @@ def test_two_workers_do_not_compile_the_same_kernel_at_once(tmp_path: Path) -> N
         assert is_mine
 
 
-def test_a_worker_does_not_compile_what_another_worker_tuned(tmp_path: Path) -> None:
+def test_a_worker_compiles_no_kernel_that_another_worker_tuned(tmp_path: Path) -> None:
     helper = CountingHelper()
 
     with workers(tmp_path, 1).claim(LOOKUP.identity.digest, helper):

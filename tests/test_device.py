@@ -64,7 +64,7 @@ def test_with_two_gpus_the_current_gpu_is_the_device(torch) -> None:
     assert device.current_gpu() == Device("NVIDIA A100-SXM4-80GB", "sm_80", 108)
 
 
-def test_an_amd_gpus_architecture_has_no_feature_suffixes(torch) -> None:
+def test_the_architecture_of_an_amd_gpu_has_no_feature_suffixes(torch) -> None:
     torch(Cuda(nvidia("AMD Instinct MI300X", gcnArchName="gfx942:sramecc+:xnack-", multi_processor_count=304)))
 
     assert device.current_gpu() == Device("AMD Instinct MI300X", "gfx942", 304)

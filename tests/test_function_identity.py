@@ -754,7 +754,7 @@ def test_another_clock_or_strategy_is_another_fingerprint(
     assert len({lookup.fingerprint for lookup in looked_up}) == len(looked_up) == len(options_of_calls)
 
 
-def test_the_example_suites_cache_matches_its_numba_kernel(
+def test_the_cache_of_the_example_suite_matches_its_numba_kernel(
     looked_up: list[Lookup], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The entries of multiply_tiles have the fingerprint that the current code gives."""

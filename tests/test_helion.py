@@ -222,7 +222,7 @@ def test_a_changed_helion_setting_makes_the_choice_stale(kernels: Any) -> None:
 
 
 @needs_toy
-def test_helions_best_of_k_trials_are_recorded_as_one_entry(kernels: Any, hooked: Any) -> None:
+def test_best_of_k_trials_of_helion_are_recorded_as_one_entry(kernels: Any, hooked: Any) -> None:
     """Every trial searches, and the entry has the candidates of all trials."""
     _, lookups = hooked
     kernel = make_kernel(kernels, kernels.double.fn, autotune_best_of_k=3)
@@ -254,7 +254,7 @@ def test_helion_tunes_although_its_own_cache_has_an_entry(kernels: Any) -> None:
 
 
 @needs_toy
-def test_a_failed_helion_config_is_recorded_with_helions_status(kernels: Any, hooked: Any) -> None:
+def test_a_failed_helion_config_is_recorded_with_a_helion_status(kernels: Any, hooked: Any) -> None:
     _, lookups = hooked
     configs = [kernels.helion.Config(block_sizes=[0]), kernels.helion.Config(block_sizes=[16])]
     tune(make_kernel(kernels, kernels.double.fn, configs=configs), torch.ones(8))
@@ -294,7 +294,7 @@ def test_a_loaded_helion_choice_that_does_not_compile_is_stale(kernels: Any) -> 
 
 
 @needs_toy
-def test_a_config_changed_by_helions_config_filter_is_a_hit(kernels: Any) -> None:
+def test_a_config_changed_by_a_config_filter_of_helion_is_a_hit(kernels: Any) -> None:
     kernel = make_kernel(kernels, kernels.double.fn, configs=kernels.add.configs, autotune_config_filter=double_blocks)
     with hook_adapter() as (_, lookups):
         config = tune(kernel, torch.ones(8))
@@ -325,7 +325,7 @@ def test_a_helion_search_without_one_set_of_args_is_uncacheable(kernels: Any, ho
 
 
 @needs_toy
-def test_helion_measures_under_the_gpu_lock_but_compiles_without(
+def test_helion_locks_the_gpu_to_measure_but_not_to_compile(
     kernels: Any, hooked: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     session, _ = hooked

@@ -56,7 +56,7 @@ def costly(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("name", TUNERS)
-def test_the_table_of_tuners_equals_the_adapters_attributes(name: str) -> None:
+def test_the_table_of_tuners_equals_the_attributes_of_adapters(name: str) -> None:
     """The table is read before an adapter is imported."""
     adapter = importlib.import_module(TUNERS[name].adapter_module).Adapter
 

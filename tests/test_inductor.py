@@ -543,7 +543,7 @@ def test_the_choice_between_cpu_templates_is_dumped_and_hit(cpu_runs: Runs) -> N
     assert {candidate["label"].split()[0] for candidate in row["candidates"]} == {"CppTemplate", "ExternKernel"}
 
 
-def test_inductors_cache_files_are_unchanged_after_a_run(cpu_runs: Runs) -> None:
+def test_cache_files_of_inductor_are_unchanged_after_a_run(cpu_runs: Runs) -> None:
     for folder in (cpu_runs.folder / "inductor of the dump", cpu_runs.folder / "inductor"):
         assert not list(folder.glob("fxgraph*"))
         assert not list(folder.glob("aotautograd*"))

@@ -75,7 +75,7 @@ def hooked(inductor: Any, gpu: Gpu) -> tuple[Benchmarks, Session]:
     return part, session
 
 
-def test_inductors_benchmark_is_replaced_only_during_a_search() -> None:
+def test_the_inductor_benchmark_is_replaced_only_in_a_search() -> None:
     inductor = Inductor()
     part, _ = hooked(inductor, Gpu())
     tuning = a_tuning()
@@ -128,7 +128,7 @@ def test_inductor_itself_times_cpu_calls_and_unknown_calls(deterministic: bool, 
         assert inductor.benchmarker.benchmark(lambda: 5.0, **arguments) == INDUCTORS_TIME_MS
 
 
-def test_a_call_that_raises_is_repeated_by_inductors_benchmark() -> None:
+def test_the_inductor_benchmark_repeats_a_call_that_raises() -> None:
     inductor = Inductor()
     part, session = hooked(inductor, Gpu())
 

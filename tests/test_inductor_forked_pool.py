@@ -116,14 +116,14 @@ def test_a_forked_child_compiles_and_its_error_is_passed_on(
         result(pool.submit(_worker_compile_triton, "wrong"))
 
 
-def test_jobs_other_than_compiling_go_to_inductors_own_pool(make_pool: MakePool) -> None:
+def test_jobs_other_than_compiling_go_to_the_pool_of_inductor(make_pool: MakePool) -> None:
     pool = make_pool()
 
     assert pool.submit(_get_ready).done()
     assert result(pool.submit(_another_job)) == ("own", "done")
 
 
-def test_a_job_that_kills_its_child_goes_to_inductors_own_pool(make_pool: MakePool) -> None:
+def test_a_job_that_kills_its_child_goes_to_the_pool_of_inductor(make_pool: MakePool) -> None:
     pool = make_pool()
 
     jobs = [pool.submit(_worker_compile_triton, "die here", os.getpid()) for _ in range(4)]
@@ -131,7 +131,7 @@ def test_a_job_that_kills_its_child_goes_to_inductors_own_pool(make_pool: MakePo
     assert [result(job) for job in jobs] == [("own", "alive")] * 4
 
 
-def test_a_job_that_hangs_goes_to_inductors_own_pool(make_pool: MakePool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_that_hangs_goes_to_the_pool_of_inductor(make_pool: MakePool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compiling, "HANGS_S", 0.5)
     pool = make_pool()
 
@@ -142,7 +142,7 @@ def test_a_job_that_hangs_goes_to_inductors_own_pool(make_pool: MakePool, monkey
 
 
 @pytest.mark.parametrize("reason", ["import error", "hanging import", "after the shutdown", "no fork", "one core"])
-def test_without_forked_children_inductors_own_pool_compiles(
+def test_without_forked_children_the_pool_of_inductor_compiles(
     make_pool: MakePool, monkeypatch: pytest.MonkeyPatch, reason: str
 ) -> None:
     def prepare() -> None:
@@ -182,7 +182,7 @@ def test_shutting_down_the_forked_pool_leaves_no_file_or_child(make_pool: MakePo
         time.sleep(0.01)
 
 
-def test_forked_children_compile_into_tritons_cache(
+def test_forked_children_compile_into_the_cache_of_triton(
     make_pool: MakePool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async_compile: Any = pytest.importorskip("torch._inductor.async_compile")
@@ -226,7 +226,7 @@ def hooked(pool: type, dumping: bool = True, loaded: Sequence[str] = ()) -> tupl
         (True, [], "", UnknownPool, False),
     ],
 )
-def test_inductors_pool_is_replaced_only_if_kernels_are_tuned(
+def test_the_inductor_pool_is_replaced_only_if_kernels_are_tuned(
     monkeypatch: pytest.MonkeyPatch, dumping: bool, loaded: list[str], start: str, pool: type, forks: bool
 ) -> None:
     monkeypatch.delenv("TORCHINDUCTOR_WORKER_START", raising=False)

@@ -143,7 +143,7 @@ def test_two_distributions_of_one_namespace_are_distinguished(machine: Machine, 
     assert [library.name for library in machine.read("lib_space.kernels").libraries] == ["space-helpers"]
 
 
-def test_a_linked_package_counts_as_the_folder_it_leads_to(machine: Machine) -> None:
+def test_a_linked_package_counts_as_the_target_of_its_link(machine: Machine) -> None:
     """A link to site-packages is one, and a package that is linked into it from a checkout is the user's own."""
     machine.install("real/packages", "lib_helpers-1", lib_helpers=HELPER)
     (machine.folder / "linked").symlink_to(machine.folder / "real")

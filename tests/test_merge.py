@@ -113,7 +113,7 @@ def failing(good_entry: Entry) -> Entry:
 
 
 @pytest.mark.parametrize("is_rejected", [False, True])
-def test_a_choice_of_one_worker_wins_over_anothers_failure(is_rejected: bool) -> None:
+def test_a_choice_of_one_worker_wins_over_a_failure_of_another(is_rejected: bool) -> None:
     """All candidates failed in one process, and another process has a choice."""
     good, failed = entry(), MeasuredEntry(failing(entry()), "gw0", has_rejected_entry=is_rejected)
 
@@ -200,7 +200,7 @@ def test_a_pruned_entry_is_removed_unless_the_run_used_it() -> None:
     assert merged.cache.entries == (used,)
 
 
-def test_the_merge_keeps_the_faster_of_two_workers_measurements() -> None:
+def test_the_merge_keeps_the_faster_measurement_of_two_workers() -> None:
     slow, fast = entry(times={"a": 10.0, "b": 11.0}), entry(times={"a": 9.0, "b": 8.0})
 
     merged = merge_run(Cache(), [MeasuredEntry(slow, "gw0"), MeasuredEntry(fast, "gw1")])

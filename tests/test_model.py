@@ -30,7 +30,7 @@ class Scope(enum.Enum):
     GLOBAL = 1
 
 
-def test_a_problems_name_has_tuner_and_kernel() -> None:
+def test_the_name_of_a_problem_has_its_tuner_and_its_kernel() -> None:
     problem = Problem("inductor.config", "triton_poi_fused_add", (), Device("CPU", "avx512"))
 
     assert problem.name == "inductor.config:triton_poi_fused_add"

@@ -68,7 +68,7 @@ def test_a_miss_with_other_key_names_lists_the_entries_key_names() -> None:
     assert reason(problem(M=1), problem(N=1, K=1)).endswith("the entries of this kernel have other key names: N, K")
 
 
-def test_a_key_value_that_one_entry_lacks_is_compared_with_none() -> None:
+def test_a_key_value_missing_in_one_entry_is_shown_as_none() -> None:
     settings = Value("settings", "max_autotune", "settings")
     missed, plain, set_up = problem(M=1), problem(M=2), problem(M=1, settings=settings)
 

@@ -406,7 +406,7 @@ def test_check_fails_for_an_export_that_is_older_than_its_cache(export: Export, 
     assert check(capsys)[1][0].startswith("_tuned.py: is not an export of pytest-autotune: it has no COMMAND")
 
 
-def test_the_example_suites_export_is_current_without_pytest(capsys: Any) -> None:
+def test_the_example_export_is_up_to_date_and_imports_no_pytest(capsys: Any) -> None:
     example = Path(__file__).parent.parent / "example_suite"
     needed = "{'pytest', 'pytest_autotune', 'torch', 'triton'} & set(sys.modules)"
     script = f"import sys; from example_kernels._autotuned import pick, CHOICES; print(len(CHOICES), {needed})"

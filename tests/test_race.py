@@ -385,7 +385,7 @@ def test_a_measurement_drops_outliers_and_returns_the_spread() -> None:
         ([10.0, 9.95], 7, 0),
     ],
 )
-def test_a_tie_goes_to_the_kept_choice_or_the_first(
+def test_a_tie_is_won_by_the_kept_choice_or_the_first_candidate(
     times_us: list[float], kept_number: int | None, expected_choice: int
 ) -> None:
     """A kept choice wins within the noise. Without a kept choice, the first candidate of the list wins a tie."""

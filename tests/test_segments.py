@@ -151,7 +151,7 @@ def test_a_marker_loads_a_cache_from_a_url(serial_suite: Suite, url: str) -> Non
 
 
 @pytest.mark.parametrize("distribution", DISTRIBUTIONS.values(), ids=DISTRIBUTIONS)
-def test_a_run_hits_what_another_machine_wrote_into_the_store(
+def test_a_run_uses_entries_another_machine_wrote_into_the_store(
     pytester: pytest.Pytester, monkeypatch, section, url: str, distribution: list[str]
 ) -> None:
     monkeypatch.delenv("PYTEST_ADDOPTS", raising=False)
@@ -223,7 +223,7 @@ def test_verify_with_update_replaces_a_slower_stored_choice(serial_suite: Suite,
     assert "chosen b" in result.stdout.str()
 
 
-def test_an_entry_of_a_newer_generation_replaces_a_faster_one(serial_suite: Suite, url: str) -> None:
+def test_an_entry_of_a_newer_generation_replaces_a_faster_entry(serial_suite: Suite, url: str) -> None:
     suite = serial_suite.write(test_a="def test(tune): tune('k', times={'a': 10.0, 'b': 20.0})")
     suite.dump()
     assert cli.main(["merge", str(suite.cache), "-o", url]) == 0

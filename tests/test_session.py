@@ -51,7 +51,7 @@ def tune(session: Session, asked: Problem | None = None, **options: Any) -> Entr
         return tuning.entry or tuning.record(FAST, [FAST, SLOW])
 
 
-def test_a_tuning_that_raises_is_unrecorded_and_no_miss() -> None:
+def test_a_tuning_that_raises_is_not_recorded_and_not_a_miss() -> None:
     session, lookups = a_session(())
 
     with pytest.raises(ZeroDivisionError), open_tuning(session):

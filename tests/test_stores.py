@@ -268,7 +268,7 @@ def test_an_error_while_changing_a_cache_keeps_the_old_file(tmp_path):
     ],
     ids=["damaged", "newer", "lossy"],
 )
-def test_an_unreadable_cache_is_kept_and_the_dump_goes_beside_it(tmp_path, content):
+def test_an_unreadable_cache_is_kept_and_a_dump_stored_beside_it(tmp_path, content):
     path = tmp_path / "c.txt"
     path.write_bytes(content)
     assert refusal(check_writable, path).startswith(str(path))

@@ -322,7 +322,7 @@ def test_a_run_inside_a_test_does_not_stop_the_outer_recording() -> None:
     outer.adapter.unhook()
 
 
-def test_an_error_in_a_pre_hook_of_the_user_at_a_hit_is_raised(session) -> None:
+def test_a_hit_raises_an_error_of_the_pre_hook_of_a_user(session) -> None:
     def refuse(arguments: Any, reset_only: bool = False) -> None:
         if arguments["x"].stride(0) != 1:
             raise RuntimeError("x has to be contiguous")
@@ -430,7 +430,7 @@ def test_a_kernel_tuned_before_the_plugin_starts_is_untracked(session) -> None:
     assert kernel.cache
 
 
-def test_heuristics_around_a_users_wrapper_are_in_the_key(session) -> None:
+def test_heuristics_around_a_wrapper_of_the_user_are_in_the_key(session) -> None:
     class Locked(KernelInterface[Any]):
         def __init__(self, fn: Any) -> None:
             self.fn, self.arg_names = fn, fn.arg_names
@@ -807,7 +807,7 @@ def test_a_library_kernel_with_a_partial_post_hook_is_recorded(session) -> None:
     assert [lookup.is_tuned for lookup in first.lookups] == [True]
 
 
-def test_passing_a_tuned_parameter_raises_tritons_error(session) -> None:
+def test_passing_a_tuned_parameter_raises_the_error_of_triton(session) -> None:
     """Triton raises its own error about conflicting meta-parameters."""
     recorded = session(is_dumping=True)
     call(copy_kernel(Bench()))
@@ -841,7 +841,7 @@ def test_a_benchmark_that_returns_one_number_is_recorded(session) -> None:
 
 
 @pytest.mark.parametrize("dumping", [True, False])
-def test_tritons_disk_cache_is_used_unless_the_run_dumps(session, monkeypatch, dumping: bool) -> None:
+def test_the_disk_cache_of_triton_is_used_except_in_a_dump(session, monkeypatch, dumping: bool) -> None:
     """Triton's own check_disk_cache is called if the kernel sets cache_results and the run does not dump."""
     keys: list[Any] = []
 

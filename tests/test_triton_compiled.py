@@ -597,7 +597,7 @@ def test_a_device_error_or_ctrl_c_while_tuning_is_raised(run, absent_gpu, error)
     assert not [lookup for lookup in lookups if lookup.is_tuned]
 
 
-def test_a_lost_device_while_tuning_raises_the_devices_error(run, absent_gpu) -> None:
+def test_a_device_lost_while_tuning_raises_the_device_error(run, absent_gpu) -> None:
     """A candidate fails, and the device no longer works afterwards. The test gets the device's error."""
     absent_gpu.fails = {32: (2, triton.runtime.errors.OutOfResources(9, 1, "registers"))}
     kernel = hooked_kernel([16, 32])

@@ -589,7 +589,7 @@ def test_large_intenum_members_are_different_key_values() -> None:
     assert values == [2**60, 2**60 + 1]
 
 
-def test_a_named_tuple_argument_has_its_items_dtypes_in_the_key() -> None:
+def test_the_key_has_dtypes_of_items_of_a_named_tuple_argument() -> None:
     settings = namedtuple("settings", ["dtype", "bias"])
     keys = []
     for dtype in (torch.float16, torch.float32):

@@ -197,7 +197,7 @@ def test_two_prunings_before_a_perf_model_get_two_entries(session) -> None:
     assert loaded.outcomes == ["hit", "hit"]
 
 
-def test_a_pruner_that_leaves_no_candidate_raises_tritons_error(session) -> None:
+def test_a_pruner_that_leaves_no_candidate_raises_a_triton_error(session) -> None:
     """There is no lookup and no note."""
     first = session(is_dumping=True)
 

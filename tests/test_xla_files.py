@@ -103,7 +103,7 @@ instruction_profiles {
 """
 
 
-def test_times_failures_and_versions_are_read_from_xlas_log() -> None:
+def test_times_failures_and_versions_are_read_from_the_xla_log() -> None:
     """The log has several modules. Each fusion has its candidates with their times or failures."""
     log = entries.read_log(LOG + LOG.replace('"aa"', '"bb"').replace("9.10.0", "9.11.0"))
 

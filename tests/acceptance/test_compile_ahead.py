@@ -586,7 +586,7 @@ def copied(x, y, BLOCK: triton.language.constexpr):
     triton.language.store(y + at, triton.language.load(x + at))
 
 
-def test_compiling_ahead_also_builds_tritons_c_launcher(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compiling_ahead_also_builds_the_c_launcher_of_triton(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Triton before 3.7 builds a launcher for its own driver with a C compiler."""
     built: list[object] = []
     driver = SimpleNamespace(make_launcher=None, CudaLauncher=lambda source, metadata: built.append(metadata.name))

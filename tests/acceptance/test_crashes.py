@@ -129,7 +129,7 @@ def test_the_next_dump_recovers_the_tunings_of_a_killed_run(suite: Suite, sectio
     assert not list((suite.folder / ".pytest_cache").rglob("*.jsonl"))
 
 
-def test_an_update_does_not_tune_again_what_a_killed_run_tuned(suite: Suite) -> None:
+def test_an_update_retunes_no_problem_that_a_killed_run_tuned(suite: Suite) -> None:
     """The update tunes only the problems that the killed run did not finish."""
     suite.write(test_crashing=CRASHING)
     before = killed(suite)
@@ -355,7 +355,7 @@ def test_it(tune):
 """
 
 
-def test_the_next_run_dumps_what_a_read_only_disk_refused(suite: Suite) -> None:
+def test_the_next_run_dumps_entries_a_read_only_disk_refused(suite: Suite) -> None:
     """The file system becomes read-only during the run. The run fails, and the next run writes its tunings."""
     suite.distribution = []
     disk = suite.folder / "disk"

@@ -76,7 +76,7 @@ def test_gemm(autotune_cache, caplog):
 """
 
 
-def test_a_tests_caplog_has_no_records_of_the_plugins_locks(suite: Suite) -> None:
+def test_caplog_of_a_test_has_no_records_of_locks_of_the_plugin(suite: Suite) -> None:
     a_suite(suite, LOGGED).dump().assert_outcomes(passed=1)
     suite.load().assert_outcomes(passed=1)
 

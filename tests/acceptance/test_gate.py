@@ -159,7 +159,7 @@ def test_the_gate_prints_its_verdict_after_option_x_stops_a_run(outdated: Suite)
     assert verdict(result) == [f"stopping after 1 failures; {EXCEEDED}: 12, at most 10 allowed (see the summary)"]
 
 
-def test_a_failed_gate_keeps_pytests_nonzero_exit_status(outdated: Suite) -> None:
+def test_a_failed_gate_keeps_a_nonzero_exit_status_of_pytest(outdated: Suite) -> None:
     (outdated.folder / "test_fails.py").write_text("def test_fails(): assert 0")
     (outdated.folder / "test_empty.py").write_text("")
 

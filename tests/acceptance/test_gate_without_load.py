@@ -298,7 +298,7 @@ def test_a_gate_fails_if_loaded_entries_have_no_adapter(serial_suite: Suite, gat
     assert serial_suite.load(*both, *ignoring, "--autotune-tuners=toy", gate).ret == 0
 
 
-def test_the_gate_mentions_autotune_ignore_if_it_excluded_all(serial_suite: Suite) -> None:
+def test_the_gate_names_autotune_ignore_if_no_entry_was_used(serial_suite: Suite) -> None:
     serial_suite.write().prepare_dump()
     serial_suite.pytester.makeini("[pytest]\nautotune_ignore = toy:lib.m*\n")
     (serial_suite.folder / "test_lib.py").write_text("def test_matmul(tune): tune('lib.matmul', M=16, N=8)\n")
@@ -309,7 +309,7 @@ def test_the_gate_mentions_autotune_ignore_if_it_excluded_all(serial_suite: Suit
     result.stdout.fnmatch_lines([f"!* {message} !*"])
 
 
-def test_the_gate_mentions_enabled_false_if_it_excluded_all(serial_suite: Suite) -> None:
+def test_the_gate_names_enabled_false_if_no_entry_was_used(serial_suite: Suite) -> None:
     serial_suite.write().prepare_dump()
     mark = "import pytest\npytestmark = pytest.mark.autotune_cache(enabled=False)\n"
     test = f"{mark}def test_matmul(tune): tune('lib.matmul', M=16, N=8)\n"

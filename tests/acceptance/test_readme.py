@@ -18,7 +18,7 @@ TESTS = re.findall(r"```python\n(.*?)```", FIRST_MINUTE, re.DOTALL)
 SHOWN = re.findall(r"\$ pytest (.*?)(?=\n\n|```)", FIRST_MINUTE, re.DOTALL)
 
 
-def test_the_readmes_first_minute_lists_its_requirements() -> None:
+def test_the_first_minute_in_the_readme_lists_its_requirements() -> None:
     """The laptop has no GPU."""
     pyproject = (Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8")
 
@@ -29,7 +29,7 @@ def test_the_readmes_first_minute_lists_its_requirements() -> None:
     assert [name for name in extras if f"\n{name} = [" not in pyproject] == []
 
 
-def test_the_readmes_steps_for_a_suite_work_as_written(serial_suite: Suite, section) -> None:
+def test_the_steps_for_a_suite_in_the_readme_work_as_written(serial_suite: Suite, section) -> None:
     steps = README.partition("## Your suite")[2].partition("**In CI**")[0]
     first, plain, update = re.findall(r"(?<![\w$])pytest( --[^\s`]+)?(?=`| *\n)", steps)[:3]
     (ini,) = re.findall(r"```toml\n(.*?)```", steps, re.DOTALL)
@@ -62,7 +62,7 @@ def shows(suite: Suite, shown: str) -> None:
     assert {same(line) for line in expected if line != "..."} <= printed
 
 
-def test_the_readmes_first_commands_print_the_shown_output(
+def test_the_first_commands_in_the_readme_print_the_shown_output(
     serial_suite: Suite, forget_choices: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     test, _ = TESTS
@@ -77,7 +77,7 @@ def test_the_readmes_first_commands_print_the_shown_output(
     shows(serial_suite, stale)
 
 
-def test_the_readmes_triton_example_is_added_to_the_cache(
+def test_the_triton_example_in_the_readme_is_added_to_the_cache(
     serial_suite: Suite, forget_choices: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """TRITON_INTERPRET may also be set in the test's module."""

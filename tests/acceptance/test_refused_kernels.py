@@ -91,7 +91,7 @@ def suite(pytester: pytest.Pytester) -> CompiledSuite:
 
 
 @pytest.mark.parametrize("threads", [1, 3])
-def test_an_error_of_tritons_compiler_reaches_the_test(
+def test_an_error_of_the_triton_compiler_reaches_the_test(
     suite: CompiledSuite, monkeypatch: pytest.MonkeyPatch, threads: int
 ) -> None:
     monkeypatch.setattr("pytest_autotune.devices.count_usable_cores", lambda: threads)

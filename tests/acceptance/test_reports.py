@@ -102,7 +102,7 @@ def test_the_json_report_fits_its_schema_and_the_junit_counts(changed: Suite) ->
     assert {element.get("name"): element.get("value") for element in properties} == counts
 
 
-def test_the_json_report_describes_a_miss_and_the_gates_verdict(changed: Suite) -> None:
+def test_the_json_report_describes_a_miss_and_the_gate_verdict(changed: Suite) -> None:
     """A lookup has its problem, reason, tests, choice and candidates."""
     report = changed.report("--autotune-load=cache.textproto", "--autotune-max-misses=2")
 

@@ -143,7 +143,7 @@ events.FileIO = Full
 
 
 @pytest.mark.parametrize("room", [0, 2000, 10**6])
-def test_a_failed_dump_announces_what_the_next_run_recovers(
+def test_a_failed_dump_announces_tunings_the_next_run_recovers(
     serial_suite: Suite, section, monkeypatch: pytest.MonkeyPatch, room: int
 ) -> None:
     """The dump cannot be written, and the log has room for none, some or all tunings."""

@@ -224,14 +224,14 @@ def test_the_hinted_command_keeps_the_slash_of_a_folder_cache(
         ),
     ],
 )
-def test_pytests_header_names_the_loaded_and_dumped_files(suite: Suite, args: list[str], header: str) -> None:
+def test_the_header_of_pytest_names_the_loaded_and_dumped_files(suite: Suite, args: list[str], header: str) -> None:
     suite.write().serial.run("--autotune-dump=one.textproto", "-k", "softmax")
     suite.serial.dump()
 
     suite.run(*args).stdout.fnmatch_lines([header])
 
 
-def test_without_options_only_the_plugins_option_table_loads(
+def test_without_options_only_the_option_table_is_imported(
     serial_suite: Suite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     serial_suite.pytester.makepyfile("""

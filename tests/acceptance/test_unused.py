@@ -285,7 +285,7 @@ def test_prune_drops_nothing_if_pytest_addopts_clears_addopts(serial_suite: Suit
         "args at the collection",
     ],
 )
-def test_with_workers_an_incomplete_run_prunes_nothing(serial_suite: Suite, kind: str) -> None:
+def test_an_incomplete_run_with_workers_prunes_no_entry(serial_suite: Suite, kind: str) -> None:
     args, reason = incomplete(serial_suite, kind)
     serial_suite.distribution = DISTRIBUTIONS["n2"]
 
@@ -370,7 +370,7 @@ def test_a_pruning_run_with_collect_only_changes_no_cache(serial_suite: Suite) -
     assert serial_suite.cache.read_bytes() == before
 
 
-def test_a_run_started_in_a_subfolder_prunes_nothing(serial_suite: Suite, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_started_in_a_subfolder_prunes_no_entry(serial_suite: Suite, monkeypatch: pytest.MonkeyPatch) -> None:
     shrunk(serial_suite).pytester.makeini("[pytest]\nautotune_load = cache.textproto\n")
     below = serial_suite.folder / "below"
     below.mkdir()
@@ -471,7 +471,7 @@ def test_a_run_is_complete_with_options_that_deselect_no_test(serial_suite: Suit
 
 @pytest.mark.skipif("n2" not in DISTRIBUTIONS, reason="only a worker can crash and leave its run alive")
 @pytest.mark.parametrize("restarts", [[], ["--max-worker-restart=0"]])
-def test_a_run_with_a_crashed_worker_prunes_nothing(serial_suite: Suite, restarts: list[str]) -> None:
+def test_a_run_with_a_crashed_worker_prunes_no_entry(serial_suite: Suite, restarts: list[str]) -> None:
     """Prune drops nothing, even if a replacement finished the tests."""
     shrunk(serial_suite).write(test_z="import os\ndef test_z(): os._exit(1)")
     serial_suite.distribution = DISTRIBUTIONS["n2"]
@@ -593,7 +593,7 @@ def test_prune_works_on_a_cache_outside_rootdir_named_in_the_ini(
     assert entries(serial_suite) == 2
 
 
-def test_a_run_without_pytests_unittest_plugin_prunes_nothing(serial_suite: Suite) -> None:
+def test_a_run_without_the_unittest_plugin_prunes_no_entry(serial_suite: Suite) -> None:
     shrunk(serial_suite)
 
     serial_suite.run(*PRUNE, "-p", "no:unittest")

@@ -156,7 +156,7 @@ def test_one_file_serves_both_xla_formats_and_two_gpu_types(serial: Suite) -> No
         assert loaded["unused"] == []
 
 
-def test_a_miss_names_what_differs_in_xlas_gpu_description(
+def test_a_miss_names_the_difference_in_gpu_descriptions_of_xla(
     serial: Suite, section: Callable[[pytest.RunResult], list[str]]
 ) -> None:
     """Two GPUs have one name and different XLA descriptions. The row names the part that differs."""
