@@ -805,3 +805,39 @@ def test_the_default_factory_of_a_dataclass_counts(load: Load, factory: str, old
     edited = source.replace(old, new)
     assert edited != source
     assert read_source(load(edited, "suite").kernel, carried=False).digest != digest
+
+
+LIBRARY_CLASS = """
+import collections
+import numpy as np
+class Op:
+    dtype = CLASS
+    other = np.int8
+    def launch(self, x):
+        return self.dtype(x) + 1
+op = Op()
+def kernel(x):
+    return USE
+"""
+
+
+@pytest.mark.parametrize("use", ["op.launch(x)", "op.dtype", "len(op)"])
+def test_a_class_attribute_that_is_a_class_of_a_library_counts_with_its_name(load: Load, use: str) -> None:
+    def digest(text: str) -> str:
+        return read_source(load(source.replace("CLASS", text), "suite").kernel, carried=False).digest
+
+    source = LIBRARY_CLASS.replace("USE", use)
+    assert len({digest(text) for text in ("np.float32", "np.float16", "dict", "collections.OrderedDict")}) == 4
+    other = digest("np.float32")
+    source = source.replace("np.int8", "np.int16")
+    assert (digest("np.float32") != other) == (use == "len(op)")
+
+
+def test_a_monkeypatched_class_of_a_library_changes_the_digest(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = load(LIBRARY_CLASS.replace("CLASS", "np.float32").replace("USE", "op.launch(x)"), "suite")
+    source = read_source(module.kernel, carried=False, is_kept=True)
+    assert source.used_values is not None
+    assert source.used_values.still_hold()
+    monkeypatch.setattr(module.Op, "dtype", module.np.float16)
+    assert not source.used_values.still_hold()
+    assert read_source(module.kernel, carried=False).digest != source.digest

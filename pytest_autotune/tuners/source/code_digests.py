@@ -61,6 +61,7 @@ from pytest_autotune.tuners.source.functions import (
     find_library_text,
     find_path,
     find_public_name,
+    find_shortest_name,
     is_callable_object,
     is_code,
     is_dsl_wrapper,
@@ -649,7 +650,7 @@ class CodeDigests:
         a function of the user     its text                          its text
         a function of a library    none in a known package           its text
         a class of the user        its text                          its text
-        a class of a library       none in a known package           none in a known package
+        a class of a library       none in a known package           its public name, if the name is another
         a descriptor               none                              its class, and the code that it stores
         other data                 none                              its text
         =========================  ================================  ====================================
@@ -727,8 +728,8 @@ class CodeDigests:
         # A class of the user has an attribute such as _kernel_ = Kernel only if the user wrote it.
         if is_special:
             return self._describe_unnamed_class(cls)
-        # torch gives each class of autograd.Function a class of its own.
-        if is_library_code(cls):
+        # torch gives each class of autograd.Function a class of its own, which no module has.
+        if is_library_code(cls) and not find_shortest_name(cls):
             return None
         return self._describe_value(cls, name)
 
