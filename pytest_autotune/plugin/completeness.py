@@ -7,6 +7,8 @@ did not run may need the entry. A gate is an option that fails the run because o
 
 from __future__ import annotations
 
+import argparse
+import importlib.util
 import inspect
 import os
 import re
@@ -37,8 +39,6 @@ _SELECTING_FLAGS = {
     "deselect": "--deselect",
     "setuponly": "--setup-only",
 }
-#: A flag that selects tests, in a command line. ``--lf`` and ``--sw`` have long forms, too.
-_SELECTING_FLAG = re.compile(r"\s(-[km]|--(ignore|deselect|lf|last-failed|sw|stepwise|setup-only))")
 #: Pytest's plugins that collect tests. Without them, ``-p no:NAME`` on the command line leaves tests out.
 _COLLECTING_PLUGINS = ("python", "unittest", "doctest")
 #: Ini values that decide which tests pytest collects. Typed with ``-o`` they select tests.
@@ -281,14 +281,33 @@ def describe_chosen_tests(config: pytest.Config) -> str:
     the whole suite. Nor is an option in the ini file's ``addopts``, such as ``-m "not slow"``: every run has it.
     """
     path_selection = _describe_selected_paths(config)
-    if path_selection:
-        folder = config.invocation_params.dir
-        if not all((folder / argument).is_dir() for argument in config.args):
-            return path_selection
-    command = shlex.join(map(str, config.invocation_params.args))
-    if _SELECTING_FLAG.search(f" {command} {os.environ.get('PYTEST_ADDOPTS', '')}"):
-        return _describe_selecting_options(config)
+    if path_selection and not all(_is_folder(config, argument) for argument in config.args):
+        return path_selection
+    typed_options = _parse_typed_options(config)
+    for option, flag in _SELECTING_FLAGS.items():
+        if getattr(typed_options, option, None):
+            return f"{flag} selects a part of the tests"
     return ""
+
+
+def _is_folder(config: pytest.Config, argument: str) -> bool:
+    """Whether an argument of the command line names a folder or, with ``--pyargs``, a package."""
+    if (config.invocation_params.dir / argument).is_dir():
+        return True
+    if not config.getoption("pyargs"):
+        return False
+    try:
+        spec = importlib.util.find_spec(argument)
+    except (ImportError, ValueError):
+        return False
+    return spec is not None and spec.submodule_search_locations is not None
+
+
+def _parse_typed_options(config: pytest.Config) -> argparse.Namespace:
+    """Return the options of the command line and of ``PYTEST_ADDOPTS``, without those of the ini file's ``addopts``."""
+    typed_arguments = shlex.split(os.environ.get("PYTEST_ADDOPTS", ""))
+    typed_arguments += map(str, config.invocation_params.args)
+    return config._parser.parse_known_args(typed_arguments)
 
 
 def _describe_selecting_options(config: pytest.Config) -> str:

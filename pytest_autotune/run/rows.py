@@ -297,10 +297,7 @@ def _find_unrecorded_reason(worst_first: Sequence[Lookup]) -> str:
     A problem can have several fingerprints, for example if two kernels of a factory share a name. A search that
     recorded nothing matters only if no other lookup has an entry for its fingerprint.
     """
-    fingerprints_with_entry = {lookup.fingerprint for lookup in worst_first if lookup.is_searched}
-    if not fingerprints_with_entry:
-        # No search of the problem recorded an entry, so an entry that a lookup used is enough.
-        fingerprints_with_entry = {lookup.fingerprint for lookup in worst_first if lookup.entry is not None}
+    fingerprints_with_entry = {lookup.fingerprint for lookup in worst_first if lookup.entry is not None}
     for lookup in worst_first:
         if lookup.unrecorded_reason and lookup.fingerprint not in fingerprints_with_entry:
             return lookup.unrecorded_reason

@@ -93,7 +93,17 @@ def test_with_a_gpu_the_gate_passes_if_a_hook_deselects_tests(
 
 @pytest.mark.parametrize(
     ("options", "status"),
-    [([], 1), (["tests/"], 1), (["tests/test_a.py"], 0), (["-k", "a"], 0), (["-ka"], 0), (["--maxfail=1"], 1)],
+    [
+        ([], 1),
+        (["tests/"], 1),
+        (["--maxfail=1"], 1),
+        (["tests/test_a.py"], 0),
+        (["-k", "a"], 0),
+        (["-ka"], 0),
+        (["-k=not b"], 0),
+        (["-qk", "a"], 0),
+        (["--deselect=test_b.py::test_b[1]"], 0),
+    ],
 )
 def test_without_a_gpu_the_gate_fails_a_folder_not_chosen_files(
     two_devices: Suite, monkeypatch: pytest.MonkeyPatch, options: list[str], status: int
