@@ -168,7 +168,7 @@ def test_the_conformance_tests_fail_for_each_planted_fault(
     result.stdout.fnmatch_lines([f"FAILED *{failed}*"])
 
 
-def test_a_broken_adapter_costs_one_line_and_fails_no_test(
+def test_a_broken_adapter_prints_one_line_and_fails_no_test(
     third_party: Suite, tmp_path: Path, monkeypatch: Any, section: Any
 ) -> None:
     add_entry_point(tmp_path, "missing", "no_such_module:Adapter")

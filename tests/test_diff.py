@@ -77,7 +77,7 @@ def test_added_and_removed_entries_are_sorted_by_problem() -> None:
     ]
 
 
-def test_the_text_counts_kinds_only_for_the_most_changed_device() -> None:
+def test_diff_counts_kinds_only_for_the_device_with_most_changes() -> None:
     """The changes on each other device are a single number."""
     old = [entry(m) for m in range(15)] + [entry(device=A100)]
     new = [entry(m, time_us=11.0) for m in range(12)] + [entry(m, block=64) for m in range(12, 15)]

@@ -166,7 +166,7 @@ def test_the_exported_fla_files_do_not_depend_on_entry_order(export: Export) -> 
     assert json.loads(text)["kernel_name"] == "chunk_fwd_kernel_h"
 
 
-def test_the_fla_export_overwrites_no_foreign_file(export: Export) -> None:
+def test_the_fla_export_overwrites_no_file_of_the_user(export: Export) -> None:
     path = export.folder / "configs" / "NVIDIA_H200" / "chunk_fwd_kernel_h.json"
     path.parent.mkdir(parents=True)
     path.write_text('{"kwargs": {"BK": 64}}')

@@ -478,7 +478,7 @@ def test_the_random_strategy_tries_the_same_candidates_each_time(memory: functio
     assert len(set(search())) == 7
 
 
-def test_without_optuna_its_strategy_raises_with_a_pip_command(monkeypatch: Any) -> None:
+def test_without_optuna_the_strategy_error_names_the_pip_command(monkeypatch: Any) -> None:
     monkeypatch.setitem(sys.modules, "optuna", None)
 
     with pytest.raises(TuningError, match=r"pip install 'pytest-autotune\[search\]'"):
@@ -650,7 +650,7 @@ def test_threads_with_crosswise_tunings_do_not_deadlock() -> None:
 
 
 @pytest.mark.timeout(60)
-def test_a_tuning_waits_for_another_thread_only_one_time_out() -> None:
+def test_a_tuning_waits_for_another_thread_at_most_one_time_out() -> None:
     """Each candidate tunes the other thread's problem, which fails."""
     both = threading.Barrier(2)
     begun: list[str] = []

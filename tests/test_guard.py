@@ -332,7 +332,7 @@ class Broken:
         return self._broken()
 
 
-def test_a_tuning_succeeds_although_claims_and_locks_raise() -> None:
+def test_a_tuning_succeeds_even_if_claims_and_locks_raise_errors() -> None:
     session, lookups = a_session((), Broken())
 
     with session.tuning(AnyChoice(problem())) as tuning, tuning.measuring(), session.measuring():
@@ -346,7 +346,7 @@ def test_a_tuning_succeeds_although_claims_and_locks_raise() -> None:
     assert all("PermissionError: [Errno 13] Permission denied: '/dev/shm'" in note for note in session.notes)
 
 
-def test_an_error_while_comparing_an_entry_is_a_miss_and_tuned() -> None:
+def test_an_entry_whose_comparison_raises_is_a_miss_and_retuned() -> None:
     entry = tune(a_session()[0])
     session, lookups = a_session((entry,))
 

@@ -214,7 +214,7 @@ def test_tuner_options_match_by_prefix_up_to_a_dot(
         assert is_excluded("inductor.config", "triton_poi_fused_add") is ignored
 
 
-def test_a_paused_or_ended_session_leaves_all_kernels_alone(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_paused_or_ended_session_leaves_tuning_to_the_library(capsys: pytest.CaptureFixture[str]) -> None:
     """After the end of the run, one line names each kernel, except for kernels that the user left out."""
     session = session_of(ignore=("toy:lib.left_out",))
     session.is_paused = True

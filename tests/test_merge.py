@@ -177,7 +177,7 @@ def test_an_entry_hit_in_another_cache_is_added_to_the_dump() -> None:
     assert merge_run(Cache((committed,)), used=[used]).cache.entries == (used,)
 
 
-def test_a_retuned_equal_choice_gets_only_a_new_minor_version() -> None:
+def test_retuning_an_equal_choice_updates_only_a_minor_version() -> None:
     """A new patch version, and an unknown version, change nothing."""
     committed, again = kept(entry()), replace(entry(times={"a": 10.1, "b": 20.0}), tuning_seconds=7.0)
 

@@ -367,7 +367,7 @@ def test_the_exported_bytes_do_not_depend_on_the_entry_order(export: Export, cap
     assert "_tuned.py is up to date" in capsys.readouterr().out
 
 
-def test_the_export_refuses_a_foreign_file_and_a_wrong_alias(export: Export, capsys: Any) -> None:
+def test_the_export_refuses_a_file_of_the_user_and_a_wrong_alias(export: Export, capsys: Any) -> None:
     folder = export(entry(64, 32)).folder
     (folder / "mine.py").write_text("COMMAND = 1\n")
 

@@ -328,7 +328,7 @@ def test_each_launch_calls_the_before_and_after_functions() -> None:
     assert seen == ["before", "run", "None", "before", "run", "late"]
 
 
-def test_a_candidate_is_set_up_again_after_another_one_ran() -> None:
+def test_a_candidate_is_set_up_again_after_another_candidate_ran() -> None:
     active: list[int] = []
     wrong: list[int] = []
 
@@ -393,7 +393,7 @@ def test_a_tie_is_won_by_the_kept_choice_or_the_first_candidate(
 
 
 @pytest.mark.parametrize("best_us", [3.0, 5.0, 6.0, 12.0, 100.0])
-def test_a_kept_choice_has_more_tolerance_than_a_tie(best_us: float) -> None:
+def test_the_tolerance_for_a_kept_choice_is_wider_than_for_a_tie(best_us: float) -> None:
     """The tolerance for a kept choice is 1 % wider than a tie, and stays below 5 %."""
     gpu = Device("NVIDIA H200", "sm_90", 132)
     just_a_tie = best_us * tie_on_gpu(best_us)

@@ -74,7 +74,7 @@ def proxy(monkeypatch: pytest.MonkeyPatch) -> Iterator[object_storage.Proxy]:
         proxy.close()
 
 
-def test_a_rank_that_gets_nothing_from_rank_0_names_a_remedy() -> None:
+def test_a_rank_without_the_caches_of_rank_0_names_a_remedy() -> None:
     class Store:
         def get(self, name: str) -> bytes:
             raise RuntimeError("time-out")

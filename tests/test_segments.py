@@ -97,7 +97,7 @@ def shorter_limits() -> Iterator[None]:
 def short_limits() -> Iterator[None]:
     """Wait for a quarter of the time for a store that fails.
 
-    The real limits are in test_a_store_that_is_slow_and_then_hangs_costs_10_seconds.
+    The real limits are in test_a_slow_store_that_then_hangs_delays_a_run_by_10_seconds.
     """
     with shorter_limits():
         yield
@@ -283,7 +283,7 @@ def test_an_unreachable_store_is_an_error_within_10_seconds(
 
 
 @pytest.mark.usefixtures("short_limits")
-def test_five_hanging_optional_stores_cost_10_seconds_in_all(serial_suite: Suite, section, url: str, proxy) -> None:
+def test_five_hanging_optional_stores_delay_a_run_by_10_seconds(serial_suite: Suite, section, url: str, proxy) -> None:
     suite = serial_suite.write(test_a="def test(tune): tune('k')")
     proxy.faults |= dict.fromkeys(("LIST", "PUT"), "hang")
     started = time.monotonic()
@@ -316,7 +316,7 @@ def test_a_store_that_repeats_its_first_page_is_a_one_line_error(
     assert seconds < 20 / SHORTER + REST_S  # of an endless list, on a loaded machine
 
 
-def test_a_store_that_is_slow_and_then_hangs_costs_10_seconds(serial_suite: Suite, url: str, proxy) -> None:
+def test_a_slow_store_that_then_hangs_delays_a_run_by_10_seconds(serial_suite: Suite, url: str, proxy) -> None:
     suite = serial_suite.write(test_a="def test(tune): tune('k')")
     proxy.faults = {operation: ["slow", *["hang"] * 9] for operation in ("LIST", "PUT")}
 
@@ -430,7 +430,7 @@ def test_all_commands_accept_a_store_url(url: str, tmp_path: Path, capsys, proxy
         assert f"{url}?optional: cannot be read: the store answers 403" in capsys.readouterr().err, "not empty"
 
 
-def test_a_wrong_store_url_is_an_error_but_an_empty_store_not(serial_suite: Suite, url: str, monkeypatch) -> None:
+def test_a_wrong_store_url_is_an_error_an_empty_store_is_not(serial_suite: Suite, url: str, monkeypatch) -> None:
     suite = serial_suite.write()
     assert suite.run(f"--autotune-load={url}?optional").ret == 0
     suite.write(test_m="import pytest\n@pytest.mark.autotune_cache(load='s3://id:key@x/')\ndef test(): pass")
@@ -561,7 +561,7 @@ FOREIGN = ["v1//x.pb", "v1/../x.pb", "v1/gpu//x.pb", "v1/nvidia-h200-sm90-132/..
 
 
 @pytest.mark.parametrize("name", FOREIGN)
-def test_a_store_with_a_foreign_object_is_read_and_compacted(server: int, url: str, name: str) -> None:
+def test_a_store_with_an_unknown_file_is_read_and_compacted(server: int, url: str, name: str) -> None:
     add(url, entry(1), entry(1, device=A100))
     # The library itself refuses to write such a name.
     address = f"http://127.0.0.1:{server}/{url.removeprefix('s3://')}{name}"

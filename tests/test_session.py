@@ -77,7 +77,7 @@ def test_an_entry_that_the_adapter_rejects_is_stale() -> None:
     assert lookups[0].entry.choice == SLOW
 
 
-def test_an_adapter_must_reject_an_entry_to_get_the_next_one() -> None:
+def test_an_adapter_must_reject_an_entry_to_get_the_next_entry() -> None:
     """Without the check, an adapter that forgets the rejection would get the same entry for ever."""
     recorded, _ = a_session()
     session, _ = a_session((tune(recorded),))

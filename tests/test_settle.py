@@ -78,7 +78,7 @@ def finish_at(began: InitialCaches, collected_run: Collected, dump_cache: Cache,
     return finish_run(settle_run(EndedRun.of_one_process(began, collected_run, request)), dump_cache)
 
 
-def test_a_failed_search_beside_a_kept_choice_counts_as_failed() -> None:
+def test_a_failed_search_counts_as_failed_if_a_choice_is_kept() -> None:
     old = entry(problem())
     failed = replace(old, choice=None, candidates=(Candidate(failed="boo"),))
 
@@ -142,7 +142,7 @@ def test_rows_do_not_depend_on_the_order_of_worker_reports() -> None:
     assert all(ending == endings[0] for ending in endings)
 
 
-def test_an_entry_of_another_pruned_list_is_not_unused() -> None:
+def test_an_entry_of_another_pruned_candidate_list_is_not_unused() -> None:
     def of(pruned: str, key: int) -> Entry:
         made = entry(problem(M=key))
         return replace(made, fingerprint=(Value("pruned", pruned), *made.fingerprint))
@@ -312,7 +312,7 @@ def test_the_gate_on_misses_has_a_verdict_for_each_kind_of_run(
     )
 
 
-def test_a_store_gets_recovered_entries_and_none_of_files() -> None:
+def test_a_store_gets_recovered_entries_but_none_of_loaded_files() -> None:
     """The run hits both. The entry of a loaded file stays in its file."""
     recovered_entry, file_entry = entry(problem(M=1)), entry(problem(M=2))
     collected_run = collected(

@@ -273,7 +273,7 @@ def kernel(x, BLOCK=4):
     ("old", "new", "changed"),
     [("x + EPS", "x - EPS", "helper"), ("EPS = 1", "EPS = 2", "EPS"), ("BLOCK=4", "BLOCK=8", "kernel")],
 )
-def test_only_the_digest_part_of_an_edited_helper_changes(load, old: str, new: str, changed: str) -> None:
+def test_editing_a_helper_changes_only_its_part_of_the_digest(load, old: str, new: str, changed: str) -> None:
     """A changed constant has its own part, too."""
     before, now = (source_parts(load(text).kernel) for text in (HELPED, HELPED.replace(old, new)))
 

@@ -279,7 +279,7 @@ def kernel(x):
 
 
 @pytest.mark.parametrize("used", ["TABLE, f(x)", "C().m() + f(x)"])
-def test_a_function_whose_digest_failed_fails_again_when_reused(load, used: str) -> None:
+def test_a_function_whose_digest_failed_fails_at_its_second_use(load, used: str) -> None:
     """The first use of the function passes over the error. The second use raises it."""
     module = load(FAILING.replace("USED", used), "m")
 

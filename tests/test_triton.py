@@ -730,7 +730,7 @@ class Disturbed:
 
 
 @pytest.mark.parametrize("threads", [0, 1])
-def test_a_search_beside_launches_of_other_threads_is_unrecorded(session, threads: int) -> None:
+def test_a_search_during_launches_of_other_threads_is_unrecorded(session, threads: int) -> None:
     """Triton's interpreter replaces functions of its language for each launch, which all threads see."""
     run = session(is_dumping=True)
 
@@ -742,7 +742,7 @@ def test_a_search_beside_launches_of_other_threads_is_unrecorded(session, thread
 
 
 @pytest.mark.parametrize("threads", [0, 1])
-def test_a_failed_call_beside_other_threads_is_not_recorded(session, threads: int) -> None:
+def test_a_failed_call_while_other_threads_run_is_not_recorded(session, threads: int) -> None:
     run = session(is_dumping=True)
 
     with pytest.raises(TypeError, match="no such argument"):

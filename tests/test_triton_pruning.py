@@ -286,7 +286,7 @@ def test_changes_of_a_pruner_stay_in_an_ignored_kernel(session) -> None:
     assert [config.kwargs["BLOCK"] for config in autotuner.configs] == [8, 16, 32]
 
 
-def test_after_a_plugin_error_candidates_of_the_pruner_launch(session, monkeypatch) -> None:
+def test_after_a_plugin_error_candidates_of_the_pruner_are_used(session, monkeypatch) -> None:
     """The launch gets the candidates that it would get without the plugin."""
 
     def broken(config: Any) -> Any:

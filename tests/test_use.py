@@ -237,7 +237,7 @@ def test_use_describes_its_cache_in_a_line_and_loads_no_torch(library: Library) 
 
 
 @pytest.mark.parametrize("text", [None, "entries {", ""], ids=["missing", "damaged", "empty"])
-def test_use_warns_of_an_unreadable_cache_and_then_tunes(library: Library, text: str | None) -> None:
+def test_use_warns_of_an_unreadable_cache_and_tunes_the_kernels(library: Library, text: str | None) -> None:
     shipped = library.ships(entry(64, 4), resource="autotune.textproto" if text is not None else "gone.textproto")
     if text is not None:
         (library.folder / "mylib" / "autotune.textproto").write_text(text)
@@ -297,7 +297,7 @@ def test_use_distinguishes_kernels_of_one_factory_by_closure(library: Library) -
     assert "pytest --autotune-load= --autotune-dump=mylib/autotune.textproto)" in warned  # an update keeps what hits
 
 
-def test_use_warns_of_two_choices_of_one_problem_and_tunes(library: Library) -> None:
+def test_use_warns_of_two_choices_of_a_problem_and_tunes_it(library: Library) -> None:
     """Kernels of one name with different code, say, of which a launch does not show which it is."""
     problem = entry(64, 4).problem
     other = Entry(problem, (Value("space", "other", "digest"),), Candidate(params=(Value("config", 2),), time_us=1.0))

@@ -221,7 +221,7 @@ def test_the_json_report_has_time_or_failure_of_each_candidate(serial_suite: Sui
     }
 
 
-def test_a_search_in_which_all_fail_raises_again_as_a_hit(suite: Suite) -> None:
+def test_a_hit_on_failures_of_all_candidates_raises_their_error(suite: Suite) -> None:
     """The dump records the failures. The next run raises the same error and counts a hit."""
     a_suite(
         suite,

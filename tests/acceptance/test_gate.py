@@ -218,9 +218,7 @@ def test_a_gate_on_selected_tests_counts_only_their_misses(outdated: Suite) -> N
         (["--autotune-load=cache.textproto", "--autotune-dump=./cache.textproto"], "this run updates the cache*"),
     ],
 )
-def test_a_gate_that_cannot_judge_prints_one_line_with_a_reason(
-    outdated: Suite, section, options: list[str], why: str
-) -> None:
+def test_a_skipped_gate_prints_one_line_with_a_reason(outdated: Suite, section, options: list[str], why: str) -> None:
     result = outdated.run("-oautotune_max_misses=0", *options, "-q")
 
     assert result.ret == 0

@@ -247,7 +247,7 @@ def test_the_gate_fails_if_all_selected_tests_xfail_unrun(serial_suite: Suite, g
     )
 
 
-def test_the_gate_passes_kernel_free_tests_unless_all_skip(suite: Suite) -> None:
+def test_the_gate_passes_tests_without_kernels_unless_all_skip(suite: Suite) -> None:
     suite.write().serial.prepare_dump()
     (suite.folder / "test_cpu.py").write_text(NO_KERNEL)
 

@@ -34,7 +34,7 @@ def test_an_absent_optional_cache_passes_the_gate_with_a_line(suite: Suite, sect
     assert "not checked" in lines[0]
 
 
-def test_an_absent_optional_cache_is_one_line_without_a_gate(suite: Suite, section) -> None:
+def test_without_a_gate_an_absent_optional_cache_adds_one_line(suite: Suite, section) -> None:
     result = suite.write().run(OPTIONAL)
 
     assert result.ret == 0
@@ -119,7 +119,7 @@ def test_a_miss_in_an_existing_optional_cache_fails_the_gate(suite: Suite) -> No
     assert suite.run(OPTIONAL, "--autotune-max-misses=0").ret == pytest.ExitCode.TESTS_FAILED
 
 
-def test_the_gate_counts_misses_beside_an_absent_optional_cache(serial_suite: Suite, section) -> None:
+def test_the_gate_counts_misses_despite_an_absent_optional_cache(serial_suite: Suite, section) -> None:
     serial_suite.write().prepare_dump()
 
     result = serial_suite.load("--autotune-load=other.textproto?optional", "--autotune-max-misses=0")

@@ -400,7 +400,7 @@ def test_a_ci_retry_replaces_the_report_of_the_failed_attempt(gate: Gate) -> Non
     assert gate.judge("--expect=3", "--fail-on-unused") == 0
 
 
-def test_a_ci_retry_beside_an_equal_command_fails_the_gate(gate: Gate) -> None:
+def test_a_ci_retry_and_another_equal_command_fail_the_gate(gate: Gate) -> None:
     """Shards that environment variables select have one command, so the gate cannot know which shard was repeated."""
     gate.run_parts("test_a.py", "test_a.py", GITHUB_RUN_ID="7", GITHUB_RUN_ATTEMPT="1")
     gate.run_parts("test_a.py", GITHUB_RUN_ID="7", GITHUB_RUN_ATTEMPT="2")

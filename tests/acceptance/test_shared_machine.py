@@ -56,7 +56,7 @@ def as_user(suite: Suite, **files: str) -> None:
         ("a dangling link", "is not a folder"),
     ],
 )
-def test_a_foreign_or_broken_lock_folder_costs_only_one_line(
+def test_a_lock_folder_of_another_user_or_a_file_adds_one_line(
     suite: Suite, section, place: Path, obstacle: str, message: str
 ) -> None:
     """The folder belongs to another user, or is a file or a dangling link. Both runs pass and dump as usual."""

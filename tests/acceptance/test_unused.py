@@ -243,7 +243,7 @@ def incomplete(suite: Suite, kind: str) -> tuple[list[str], str]:
 
 
 @pytest.mark.parametrize("kind", INCOMPLETE)
-def test_an_incomplete_run_prunes_nothing(serial_suite: Suite, section, kind: str) -> None:
+def test_an_incomplete_run_prunes_no_entry(serial_suite: Suite, section, kind: str) -> None:
     """The summary names no unused entry and says why the run was not complete."""
     args, reason = incomplete(serial_suite, kind)
 

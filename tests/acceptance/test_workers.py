@@ -117,7 +117,7 @@ def test_workers_on_different_gpus_measure_at_the_same_time(suite: Suite) -> Non
     assert _overlaps(suite.log) > 0
 
 
-def test_a_worker_tunes_alone_after_autotune_wait_timeout(suite: Suite) -> None:
+def test_after_autotune_wait_timeout_a_worker_tunes_by_itself(suite: Suite) -> None:
     """The option autotune_wait_timeout bounds the wait. Then the other worker tunes by itself."""
     stopped = """
         import os, signal, pytest, time
