@@ -594,6 +594,47 @@ def test_a_torch_module_passed_as_source_is_a_type_error(looked_up: list[Lookup]
     assert "without a source" in looked_up[0].label
 
 
+def make_classes(fast: int, width: str) -> tuple[Any, Any]:
+    """Return an enum and a named tuple, as two versions of a module have them."""
+    level = enum.Enum("Level", {"FAST": fast, "SAFE": 20}, module=__name__)
+    return level, collections.namedtuple("Shape", ["height", width], module=__name__)
+
+
+@pytest.mark.parametrize("edited", [(99, "width"), (10, "depth")], ids=["enum", "named tuple"])
+@pytest.mark.parametrize(
+    "request_with",
+    [
+        lambda value: {"key": {"value": value}},
+        lambda value: {"key": {"value": [1, (value,)]}},
+        lambda value: {"space": {"a": [value, 2]}},
+        lambda value: {"space": [{"a": (value, 1)}, {"a": [2]}]},
+    ],
+    ids=["key", "nested in a key", "axis", "listed"],
+)
+def test_editing_an_enum_in_a_key_or_space_changes_the_fingerprint(
+    looked_up: list[Lookup], request_with: Any, edited: tuple[int, str]
+) -> None:
+    """The encoded values are the same: Level.FAST, and a tuple of two numbers."""
+    for level, shape in (make_classes(10, "width"), make_classes(*edited)):
+        tune_once(lambda config: 1, source="text", **request_with((level.FAST, shape(1, 2))))
+    old, new = looked_up
+
+    assert old.problem == new.problem
+    changed = {name for name in ("classes", "space", "source") if find_part(old, name) != find_part(new, name)}
+    assert changed == {"classes"}
+
+
+def find_part(lookup: Lookup, name: str) -> Value | None:
+    return next((value for value in lookup.fingerprint if value.name == name), None)
+
+
+def test_plain_values_and_enums_of_libraries_add_no_part_for_classes(looked_up: list[Lookup]) -> None:
+    tune_once(lambda config: 1, {"flag": re.IGNORECASE, "sizes": (1, 2)}, space=[re.DOTALL, re.ASCII])
+    tune_once(lambda config: 1, {"n": 1}, space=[{"a": (1, 2), "b": [3]}, {"a": 1}], source="text")
+
+    assert [find_part(lookup, "classes") for lookup in looked_up] == [None, None]
+
+
 class Compiled:
     """A kernel that is compiled in the constructor. Its method has the name of the function inside Triton's kernels."""
 

@@ -57,6 +57,7 @@ from pytest_autotune.tuners.source.source_digest import (
     DigestedSource,
     combine_sources,
     digest,
+    immutable_text,
     read_class_source,
     read_code_in_objects,
     read_code_in_values,
@@ -582,3 +583,38 @@ def key_values(key: object, only_stable: bool = False) -> tuple[Value, ...]:
             if not only_stable:
                 raise
     return tuple(values)
+
+
+def list_class_lines(name: str, value: object) -> list[str]:
+    """Return a line for each member of a user's enum, and for each named tuple of the user, in a key or configuration.
+
+    The encoded value has only the name of a member, such as ``Mode.FAST``, and only the values of a named tuple. The
+    user may edit the class, so that the member has another value, or the tuple other names.
+    """
+    inner: Any = unwrapped(value)
+    is_user_class = not is_library_code(type(inner))
+    if is_instance(inner, enum.Enum):
+        if not is_user_class:
+            return []
+        return [f"{name}: {immutable_text(inner)}"]
+    if _find_container_type(inner) is None:
+        return []
+    lines = []
+    field_names = find_in_class(type(inner), "_fields")
+    if is_user_class and is_instance(field_names, tuple):
+        lines.append(f"{name}: {class_name(type(inner))}({', '.join(map(str, list_items(field_names)))})")
+    for index, item in enumerate(list_items(inner)):
+        lines += list_class_lines(f"{name}.{index}", item)
+    return lines
+
+
+def list_key_class_lines(key: object) -> list[str]:
+    """Return the lines of :func:`list_class_lines` for the values of the argument ``key=``.
+
+    :param key: the argument, which :func:`key_values` has encoded.
+    """
+    lines: list[str] = []
+    if isinstance(key, Mapping):
+        for name, value in key.items():
+            lines += list_class_lines(name, value)
+    return lines

@@ -13,7 +13,8 @@ from functools import cached_property
 from typing import Any
 
 from pytest_autotune.cache.model import UncacheableError, Value
-from pytest_autotune.tuners.function.identity import configuration_value, source_text
+from pytest_autotune.cache.structured import JSON_LIST, JSON_TUPLE
+from pytest_autotune.tuners.function.identity import configuration_value, list_class_lines, source_text
 from pytest_autotune.tuners.source.code_text import NoDigestError, UnreadableSourceError
 from pytest_autotune.tuners.source.functions import find_deferred_kind
 from pytest_autotune.tuners.source.source_digest import digest
@@ -37,6 +38,8 @@ class TuningError(RuntimeError):
 #: A product with at most so many combinations is listed: its digest covers its configurations, so a constraint that is
 #: written in another way keeps the digest. The digest of a larger product covers its axes and its constraint's source.
 ENUMERABLE = 65536
+#: The types of encoded values whose digest may also need the definition of a class.
+_TYPES_WITH_CLASSES = frozenset({"enum", JSON_LIST, JSON_TUPLE})
 
 
 @dataclass(frozen=True)
@@ -113,6 +116,22 @@ class Space(ABC):
     @abstractmethod
     def find(self, params: tuple[Value, ...]) -> Configuration | None:
         """Return the configuration with these params; None if there is none."""
+
+    @abstractmethod
+    def _list_values(self) -> Iterable[tuple[Value, object]]:
+        """Return the encoded values in configurations, each with the user's value, and perhaps more than once."""
+
+    @cached_property
+    def class_lines(self) -> tuple[str, ...]:
+        """A line for each member of an enum and each named tuple in configurations; see :func:`list_class_lines`."""
+        value_by_param: dict[Value, object] = {}
+        for param, value in self._list_values():
+            if param.type in _TYPES_WITH_CLASSES:
+                value_by_param[param] = value
+        lines: set[str] = set()
+        for param, value in value_by_param.items():
+            lines.update(list_class_lines(f"space.{param.name}", value))
+        return tuple(sorted(lines))
 
     @property
     @abstractmethod
@@ -203,6 +222,12 @@ class ListedSpace(Space):
     def find(self, params: tuple[Value, ...]) -> Configuration | None:
         return self._by_params.get(params)
 
+    def _list_values(self) -> Iterator[tuple[Value, object]]:
+        for params, configuration in self._by_params.items():
+            value_by_name = _list_parts(configuration.config)
+            for param in params:
+                yield param, value_by_name[param.name]
+
     @property
     def can_be_listed(self) -> bool:
         return True
@@ -251,6 +276,10 @@ class ProductSpace(Space):
             return None
         sorted_params = [param_by_name[name] for name in sorted(param_by_name)]
         return Configuration(tuple(sorted_params), config)
+
+    def _list_values(self) -> Iterator[tuple[Value, object]]:
+        for value_by_param in self._axes.values():
+            yield from value_by_param.items()
 
     def _allows(self, config: dict[str, Any]) -> bool:
         """Whether the constraint is true for a combination.

@@ -37,6 +37,7 @@ from pytest_autotune.tuners.function.identity import (
     find_first_argument,
     has_method,
     key_values,
+    list_key_class_lines,
     list_sources,
     read_source_argument,
     source_text,
@@ -295,6 +296,9 @@ class TuneRequest:
             raise UncacheableError(f"space=: {plan.space.uncacheable}")
         problem = Problem(NAME, kernel, key_values(key), plan.processor.device)
         values = [Value("space", plan.space.digest, "digest"), *_list_settings(plan)]
+        class_lines = [*list_key_class_lines(key), *plan.space.class_lines]
+        if class_lines:
+            values.append(Value("classes", digest("\n".join(class_lines)), "digest"))
         if version is not None:
             values.append(stable_value("version", version))
         subjects = list_sources(source, plan.run, plan.compile)
