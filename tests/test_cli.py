@@ -475,6 +475,7 @@ def report(
     not_passed: str = "",
     disabled: Sequence[str] = (),
     loaded: Sequence[Entry] | None = None,
+    loaded_path: str = "",
 ) -> None:
     """Write the report of a run that was a hit on some entries.
 
@@ -490,7 +491,8 @@ def report(
         versions={"triton": Versions.parse("triton 3.7.1")},
         disabled_tests=tuple(disabled),
     )
-    result = RunResult(collected=collected, unused_entries=tuple(unused), initial_entries=tuple(loaded))
+    paths = ((loaded_path, len(loaded)),) if loaded_path else ()
+    result = RunResult(collected=collected, loaded=paths, unused_entries=tuple(unused), initial_entries=tuple(loaded))
     Path(path).write_text(to_json(result))
 
 
@@ -624,6 +626,23 @@ def test_prune_keeps_entries_that_a_shard_did_not_load(run: Run) -> None:
     assert run(*arguments)[1][0] == "0 entries dropped, 2 kept", "no entry of this report is in the cache any more"
     report("3.json", [other], incomplete="-k selects tests", loaded=[other])
     assert run(*arguments)[1][0] == "1 entry dropped, 1 kept"
+
+
+@pytest.mark.parametrize(
+    ("loaded_path", "dropped"),
+    [("b/c.textproto", 1), ("/ci/a/c.textproto", 0), ("c.textproto", 0), ("main.textproto", 1)],
+)
+def test_prune_heeds_a_shard_only_if_it_may_have_loaded_the_file(run: Run, loaded_path: str, dropped: int) -> None:
+    """The shard asks for a kernel of the file. With another path, a cache of a single test has answered."""
+    Path("a").mkdir()
+    write("a/c.textproto", entry(1), entry(2))
+    other = entry(9, kernel="lib.mul")
+    report("1.json", [entry(1)], incomplete="-k selects tests", loaded=[entry(1), entry(2)])
+    report("2.json", [entry(1), other], incomplete="-k selects tests", loaded=[other], loaded_path=loaded_path)
+
+    output = run("prune", "a/c.textproto", "--unused-in=1.json", "--unused-in=2.json", "--together")[1]
+
+    assert output[0].startswith(f"{dropped} ")
 
 
 @pytest.mark.parametrize(

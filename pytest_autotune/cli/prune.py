@@ -226,19 +226,21 @@ class ReportedUse:
     no_part_reason: str = ""
     loaded_paths: tuple[str, ...] = ()
 
-    def concerns(self, cache: Cache, file: str) -> bool:
-        """Whether the run used a cache: it loaded a file of this name or an entry of the cache, or asked for a kernel.
-
-        The path of the file may be another one on the machine of the run.
+    def may_have_loaded(self, cache: Cache, file: str) -> bool:
+        """Whether the run loaded a cache for all its tests: a file of this path, or an entry of the cache.
 
         :param file: the path or URL of the cache.
         """
-        if any(_file_name(path) == _file_name(file) for path in self.loaded_paths):
+        if any(_may_be_same_file(path, file) for path in self.loaded_paths):
             return True
-        for entry in cache.entries:
-            if entry.problem.name in self.usage.asked_kernels or entry.identity.digest in self.record.initial_entries:
-                return True
-        return False
+        if any(entry.identity.digest in self.record.initial_entries for entry in cache.entries):
+            return True
+        # A run that only dumped read its dump path, which has no place among the loaded paths.
+        return not self.loaded_paths and bool(self.record.initial_entries) and self.asked_for(cache)
+
+    def asked_for(self, cache: Cache) -> bool:
+        """Whether the run asked for a kernel of a cache. The cache of a single test may have answered."""
+        return any(entry.problem.name in self.usage.asked_kernels for entry in cache.entries)
 
     def describe_doubt(self, allow_skipped: bool) -> str:
         """Return why a test of this run may need an entry for which it did not ask; empty if no test may.
@@ -265,9 +267,16 @@ class ReportedUse:
         return ""
 
 
-def _file_name(path: str) -> str:
-    """Return the last name in a path or URL: ``a.pb`` for ``tests/a.pb`` and ``s3://bucket/a.pb?optional``."""
-    return path.partition("?")[0].rstrip("/").rpartition("/")[2]
+def _may_be_same_file(path: str, other_path: str) -> bool:
+    """Whether two paths or URLs may name one file: ``tests/a.pb`` and ``/ci/tests/a.pb``, but not ``b/a.pb``."""
+    name_pairs = zip(_list_names_backwards(path), _list_names_backwards(other_path), strict=False)
+    return all(name == other_name for name, other_name in name_pairs)
+
+
+def _list_names_backwards(path: str) -> list[str]:
+    """Return the names in a path or URL, the last first: ``["a.pb", "tests"]`` for ``../tests/a.pb?optional``."""
+    names = path.partition("?")[0].split("/")
+    return [name for name in reversed(names) if name not in ("", ".", "..")]
 
 
 class UnusedSelection:
@@ -315,17 +324,19 @@ class UnusedSelection:
 
         The report of a run of its own lists its unused entries itself. The parts of one run must have loaded an entry.
         An entry that a part did not load is newer than the report of this part, so a test of this part may ask for it.
-        A part that loaded only other caches does not count.
+        A part that loaded only other caches, or loaded this cache only for a single test, does not count.
         """
         if self._joint_usage is None:
             return list(cache.entries)
         loaded_by_all = frozenset(entry.identity.digest for entry in cache.entries)
-        has_loaded_any = False
+        has_used_any = False
         for report in self._reports:
-            if report.concerns(cache, self._file):
-                has_loaded_any = True
+            if report.may_have_loaded(cache, self._file):
+                has_used_any = True
                 loaded_by_all &= report.record.initial_entries
-        if not has_loaded_any:
+            elif report.asked_for(cache):
+                has_used_any = True
+        if not has_used_any:
             return []
         return [entry for entry in cache.entries if entry.identity.digest in loaded_by_all]
 

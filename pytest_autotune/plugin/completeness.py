@@ -18,6 +18,7 @@ from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
+from types import FunctionType
 from typing import Any
 
 import pytest
@@ -468,8 +469,10 @@ class IgnoredTestFiles:
         """Note the test files of a folder, or the tests of a module or class, for which pytest has no node."""
         # Derived classes collect in ways of their own, for example the doctests of a module.
         if type(collector) in (pytest.Module, pytest.Class):
-            # A test with several parameters has a node for each.
-            collected_names = {getattr(node, "originalname", None) or node.name for node in nodes}
+            collected_names = set()
+            for node in nodes:
+                # A test with several parameters has a node for each. A plugin may name a node "test_a[1]" itself.
+                collected_names |= {getattr(node, "originalname", None), node.name.partition("[")[0]}
             for name in _list_test_names(collector):
                 if name not in collected_names:
                     self.paths.append(f"{collector.nodeid}::{name}")
@@ -520,17 +523,16 @@ def _list_test_names(collector: Any) -> Iterator[str]:
     owner = collector.obj
     if not getattr(owner, "__test__", True):
         return
-    if inspect.isclass(owner) and owner.__init__ is not object.__init__:
+    if inspect.isclass(owner) and (owner.__init__ is not object.__init__ or owner.__new__ is not object.__new__):
         # Pytest collects no tests of a class with a constructor.
         return
     for name, value in list(vars(owner).items()):
-        if not getattr(value, "__test__", True) or not _is_defined_by(collector, value):
-            continue
-        if inspect.isclass(value):
+        # The type decides first: an attribute of another object, such as a proxy without a target, may raise an error.
+        if issubclass(type(value), type):
             is_test = collector.istestclass(value, name)
         else:
-            is_test = inspect.isfunction(value) and collector.istestfunction(value, name)
-        if is_test:
+            is_test = type(value) is FunctionType and collector.istestfunction(value, name)
+        if is_test and getattr(value, "__test__", True) and _is_defined_by(collector, value):
             yield name
 
 
@@ -598,6 +600,9 @@ def describe_unjudged_exit(config: pytest.Config, options: Options) -> str:
     The text is empty if the user set no gate, if the run updates its cache, or if its caches are optional.
     """
     if options.has_only_optional_caches or options.update or options.updates:
+        return ""
+    if not options.load or options.dump is not None or config.option.collectonly or config.option.setupplan:
+        # Nothing is checked in these runs, with or without pytest.exit.
         return ""
     gates = _list_gates(options)
     for mode_row in MODES:

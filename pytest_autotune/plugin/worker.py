@@ -168,7 +168,10 @@ class TestProcess:
         self._options = options
         self._process_id = os.getpid()
         #: The number of tests that pytest has made, before options or plugins removed any.
-        self._collected_count = 0
+        #: The node ids of all tests that pytest collected.
+        self._collected_tests: set[str] = set()
+        #: How many of them options, plugins or a conftest.py removed.
+        self._deselected_count = 0
         #: Pytest's session, which has the tests to run; None until pytest collects.
         self._pytest_session: pytest.Session | None = None
         #: Whether a plugin changed which paths pytest collects. It is true until pytest has collected the tests.
@@ -286,23 +289,15 @@ class TestProcess:
             return not devices.has_visible_gpu()
         return False
 
-    def pytest_itemcollected(self) -> None:
-        self._collected_count += 1
-
-    @property
-    def _deselected_count(self) -> int:
-        """The number of collected tests that options, plugins or a conftest.py removed.
-
-        Shard plugins remove tests without a call of ``pytest_deselected``, so the tests themselves are counted.
-        """
-        if self._pytest_session is None:
-            return 0
-        # Plugins may add tests, too.
-        return max(self._collected_count - len(self._pytest_session.items), 0)
+    def pytest_itemcollected(self, item: pytest.Item) -> None:
+        self._collected_tests.add(item.nodeid)
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         self._pytest_session = session
+        # Shard plugins remove tests without a call of pytest_deselected. Plugins may add tests, too.
+        remaining_tests = {item.nodeid for item in session.items}
+        self._deselected_count = len(self._collected_tests - remaining_tests)
         self._has_replaced_paths = not has_collected_parsed_paths(session)
         if not session.items or session.config.option.collectonly:
             return

@@ -41,6 +41,37 @@ def test_a_complete_load_lists_unused_entries_and_how_to_prune(suite: Suite, sec
     assert entries(suite) == 3
 
 
+ODD_GLOBALS = """
+import typing
+
+class Unbound:
+    def __getattr__(self, name):
+        raise RuntimeError("no object is bound")
+    @property
+    def __class__(self):
+        raise RuntimeError("no object is bound")
+
+proxy = Unbound()
+
+class TestCase(typing.NamedTuple):
+    size: int
+    def test_name(self): return str(self.size)
+
+def test_op(tune): tune("lib.op", M=1)
+"""
+
+
+def test_a_run_of_a_module_with_odd_globals_is_complete(serial_suite: Suite, section) -> None:
+    """The globals are a proxy without an object, and a class that pytest does not collect."""
+    suite = serial_suite.write(test_op=ODD_GLOBALS)
+    suite.prepare_dump()
+
+    result = suite.load("-v")
+
+    assert result.ret == 0
+    assert not any("not checked" in line for line in section(result))
+
+
 @everywhere
 def test_the_suggested_prune_command_removes_the_unused_entry(suite: Suite) -> None:
     result = shrunk(suite).run(*PRUNE)
