@@ -149,7 +149,7 @@ def test_the_alignment_of_an_unaligned_view_is_in_the_key() -> None:
     assert [(value.name, value.value) for value in values][-1] == ("x.align", 4)
 
 
-def test_an_assumed_align_of_a_cute_tensor_is_in_the_key(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_assumed_alignment_of_a_cute_tensor_is_in_the_key(monkeypatch: pytest.MonkeyPatch) -> None:
     """The alignment of one element is the default, and is left out."""
     monkeypatch.syspath_prepend(str(Path(__file__).parent / "toy_cutlass"))
     import cutlass  # type: ignore[import-not-found]

@@ -216,7 +216,7 @@ def test_diff_names_the_functions_whose_source_changed(run: Run) -> None:
     assert "(relu)" in "\n".join(run("diff", "old.textproto", "new.textproto")[1])
 
 
-def test_diff_exits_with_1_for_changes_only_with_exit_code(run: Run) -> None:
+def test_diff_exits_with_1_for_changes_if_exit_code_is_an_option(run: Run) -> None:
     write("old.textproto", entry())
     write("new.textproto", entry(block=64))
 
@@ -522,7 +522,7 @@ def test_prune_keeps_entries_that_any_report_used(run: Run) -> None:
     assert entries_of("a.textproto") == {entry(1)}
 
 
-def test_prune_keeps_an_entry_that_only_looks_like_an_unused_one(run: Run) -> None:
+def test_prune_keeps_an_entry_that_resembles_an_unused_entry(run: Run) -> None:
     """In the words of a report, the text "fp16" and the dtype are equal, and so are devices with one id."""
     text = entry(1)
     text = replace(text, problem=replace(text.problem, key=(Value("M", 1), Value("a.dtype", "fp16"))))

@@ -650,7 +650,7 @@ class Compiled:
 
 @pytest.mark.parametrize("callback", [Compiled, partial(Compiled), partial(Compiled, 2)])
 @pytest.mark.parametrize("owner", [other, Compiled.launch], ids=["helper", "method"])
-def test_editing_a_class_that_is_a_callback_changes_the_digest(
+def test_editing_a_class_used_as_callback_changes_source_digests(
     monkeypatch: pytest.MonkeyPatch, callback: Any, owner: Any
 ) -> None:
     def read_digests() -> list[str | None]:
@@ -664,7 +664,9 @@ def test_editing_a_class_that_is_a_callback_changes_the_digest(
     assert read_digests() == before
 
 
-def test_a_class_compiles_a_decorated_function(looked_up: list[Lookup], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_class_passed_as_compile_is_in_the_source_digest(
+    looked_up: list[Lookup], monkeypatch: pytest.MonkeyPatch
+) -> None:
     @pytest_autotune.tuned(space=[1, 2, 4], compile=Compiled, measuring=AS_TOLD)
     def run(*, config: int) -> int:
         return config
@@ -750,7 +752,7 @@ class OverridingWorker(Worker):
     ],
     ids=["overridden", "decorated", "decorated without wraps", "private", "class method", "keyword"],
 )
-def test_editing_a_helper_of_a_tuned_method_changes_the_digest(
+def test_editing_a_helper_of_a_tuned_method_changes_its_source(
     looked_up: list[Lookup], monkeypatch: pytest.MonkeyPatch, call: Any
 ) -> None:
     """Neither an override, a further decorator, a private name nor a keyword hides the method's object."""

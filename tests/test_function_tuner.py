@@ -195,7 +195,7 @@ def test_a_key_value_without_a_stable_form_still_gets_a_choice(value: object) ->
     assert tune("lib.gemm", space=[1, 2], run=lambda config: None, key={"m": value}, device="cpu") in (1, 2)
 
 
-def test_names_outside_utf8_are_uncacheable_or_an_error() -> None:
+def test_a_name_that_is_not_utf8_is_uncacheable_or_a_type_error() -> None:
     """A dump that met one could not be written, nor the next one, which takes over what was tuned."""
     with a_session_of(is_dumping=True) as lookups:
         for value in (1, (1,)):
@@ -314,7 +314,7 @@ def test_setup_reset_and_verify_are_called_in_order_around_runs() -> None:
     assert seen[8:11] == ["setup", "reset", "run"]
 
 
-def test_a_clock_of_the_user_measures_once_and_knows_no_ties() -> None:
+def test_a_clock_of_the_user_measures_each_candidate_only_once() -> None:
     """A difference of 0.4 % between the clock's times is enough."""
     times = {1: iter([100.4]), 2: iter([100.0]), 3: iter([200.0])}
 

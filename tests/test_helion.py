@@ -187,7 +187,7 @@ def test_helion_calls_with_other_dynamic_shapes_share_a_problem(kernels: Any, ho
 
 
 @needs_toy
-def test_values_that_a_helion_kernel_closes_over_are_in_the_key(kernels: Any, hooked: Any) -> None:
+def test_the_key_has_values_that_a_helion_kernel_closes_over(kernels: Any, hooked: Any) -> None:
     _, lookups = hooked
 
     def make(offset: int) -> Any:

@@ -125,7 +125,7 @@ def test_candidates_with_the_same_code_are_launched_once() -> None:
     assert race.choice == 1
 
 
-def test_slow_candidates_leave_the_race_after_four_launches() -> None:
+def test_slow_candidates_are_dropped_after_four_launches() -> None:
     """The slowest candidate gets at most four launches. The host waits once for many launches."""
     gpu = Gpu()
 
@@ -250,7 +250,7 @@ def test_a_race_ends_even_if_some_of_its_launches_are_discarded() -> None:
         assert choice in range(5)
 
 
-def test_a_candidate_that_fails_leaves_the_race() -> None:
+def test_a_candidate_that_fails_is_dropped_from_the_race() -> None:
     """The candidate fails at its seventh launch.
 
     The race records the reason and does not launch the candidate again.

@@ -260,7 +260,7 @@ def test_a_result_that_a_tuner_reports_has_the_current_test() -> None:
         ({"on_stale": "error"}, Outcome.STALE),
     ],
 )
-def test_results_that_a_tuner_reported_stay_after_its_error(policy: dict[str, str], outcome: Outcome) -> None:
+def test_results_that_a_tuner_reported_are_kept_after_its_error(policy: dict[str, str], outcome: Outcome) -> None:
     session, lookups = a_session((), **policy)
 
     hit = Lookup(Identity(problem("other"), ()), outcome=Outcome.HIT)
@@ -354,7 +354,7 @@ def test_a_renamed_kernel_misses_if_the_old_entry_differs(others) -> None:
     assert [(lookup.outcome, lookup.is_tuned) for lookup in after_a_move(*others)] == [(Outcome.MISS, True)]
 
 
-def test_a_renamed_kernel_hits_the_first_of_equal_old_entries() -> None:
+def test_a_renamed_kernel_uses_the_first_of_equal_old_entries() -> None:
     (lookup,) = after_a_move(an_entry("older"), an_entry("old"))
     assert lookup.reason == "renamed from old"
 

@@ -753,7 +753,7 @@ def kernel(x):
         ("Methods().forward(x)", [6, 7]),
     ],
 )
-def test_an_object_that_stores_a_function_as_fn_counts(
+def test_the_source_digest_covers_an_object_with_an_attribute_fn(
     load: Load, attribute: str, use: str, reached: list[int]
 ) -> None:
     """An attribute with the name of Triton's or Numba's makes no decorated kernel of an object or a class."""
@@ -799,7 +799,7 @@ def kernel(x):
         ("functools.partial(map, Sub)", "x + 2", "x + 200"),
     ],
 )
-def test_the_default_factory_of_a_dataclass_counts(load: Load, factory: str, old: str, new: str) -> None:
+def test_the_source_digest_covers_dataclass_default_factories(load: Load, factory: str, old: str, new: str) -> None:
     source = FACTORY.replace("MADE", factory)
     digest = read_source(load(source, "suite").kernel, carried=False).digest
     edited = source.replace(old, new)
@@ -822,7 +822,7 @@ def kernel(x):
 
 
 @pytest.mark.parametrize("use", ["op.launch(x)", "op.dtype", "len(op)"])
-def test_a_class_attribute_that_is_a_class_of_a_library_counts_with_its_name(load: Load, use: str) -> None:
+def test_the_source_digest_has_names_of_library_class_attributes(load: Load, use: str) -> None:
     def digest(text: str) -> str:
         return read_source(load(source.replace("CLASS", text), "suite").kernel, carried=False).digest
 
@@ -833,7 +833,7 @@ def test_a_class_attribute_that_is_a_class_of_a_library_counts_with_its_name(loa
     assert (digest("np.float32") != other) == (use == "len(op)")
 
 
-def test_a_monkeypatched_class_of_a_library_changes_the_digest(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_monkeypatching_a_class_attribute_changes_source_digests(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
     module = load(LIBRARY_CLASS.replace("CLASS", "np.float32").replace("USE", "op.launch(x)"), "suite")
     source = read_source(module.kernel, carried=False, is_kept=True)
     assert source.used_values is not None

@@ -293,7 +293,7 @@ def test_without_the_lock_a_dump_is_written_beside_the_cache(tmp_path, monkeypat
 
 
 @pytest.mark.parametrize("name", ["c.pb", "c/"])
-def test_writing_a_too_large_cache_fails_and_keeps_the_old_one(tmp_path, monkeypatch, name):
+def test_writing_a_too_large_cache_fails_and_keeps_the_old_cache(tmp_path, monkeypatch, name):
     path = f"{tmp_path}/{name}"
     update(path, adding(entry("add")))
     monkeypatch.setattr(stores.disk, "MAX_BYTES", 2**20)

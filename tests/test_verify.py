@@ -161,7 +161,7 @@ def test_a_choice_that_cannot_be_raced_gets_a_reason(contest: Any, reason: str) 
     assert not verdict.is_slower
 
 
-def test_a_rival_that_fails_leaves_the_race_of_the_choice() -> None:
+def test_a_candidate_that_fails_is_dropped_in_a_verify_race() -> None:
     """If the choice itself fails, the verdict has the error and there is no race."""
 
     class OutOfResources(Exception):
@@ -185,7 +185,7 @@ def test_a_rival_that_fails_leaves_the_race_of_the_choice() -> None:
     assert own.not_raced == "OutOfResources: shared memory"
 
 
-def test_a_choice_whose_rivals_all_fail_counts_as_not_raced() -> None:
+def test_a_choice_whose_alternatives_all_fail_is_not_compared() -> None:
     """All rivals fail in their launch, so the choice does not count as raced."""
 
     class OutOfResources(Exception):

@@ -200,7 +200,7 @@ def test_end(tune):
     ],
     ids=["same folder", "another folder", "without a load"],
 )
-def test_a_tuning_for_a_tests_own_cache_is_recovered_without_its_test(
+def test_the_next_run_recovers_a_tuning_for_a_marker_cache(
     serial_suite: Suite, monkeypatch: pytest.MonkeyPatch, folder: str, load: list[str], status: pytest.ExitCode
 ) -> None:
     """The next run writes the tuning into the test's cache. It runs another test, and may begin in another folder."""
