@@ -205,4 +205,4 @@ def test_after_a_plugin_error_inductor_tunes_the_kernel_itself(monkeypatch: pyte
     assert kernel.state is KernelState.CHOSEN
     assert autotuner.launched == [64]
     (note,) = session.notes
-    assert note.startswith("inductor.config: error in run()")
+    assert note.startswith("inductor.config: internal error in run()")

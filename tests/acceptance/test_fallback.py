@@ -102,7 +102,7 @@ def test_on_miss_nearest_without_a_cache_is_a_usage_error(serial_suite: Suite) -
     result = serial_suite.write().run("--autotune-on-miss=nearest")
 
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines(["ERROR: --autotune-on-miss: nothing is loaded*"])
+    result.stderr.fnmatch_lines(["ERROR: --autotune-on-miss: no cache is loaded*"])
 
 
 def test_a_dump_without_a_load_tunes_despite_on_miss_first(serial_suite: Suite) -> None:

@@ -164,7 +164,7 @@ def test_git_merges_an_unreadable_cache_as_lines_with_conflicts(
     with pytest.raises(CacheError, match="the file has an unresolved merge conflict") as refused:
         stores.read_cache(PATH)
     monkeypatch.setenv("PATH", str(Path(sys.executable).parent), prepend=os.pathsep)
-    assert subprocess.run(refused.value.remedy.removeprefix("in git: "), shell=True).returncode == 1
+    assert subprocess.run(refused.value.remedy.removeprefix("run: "), shell=True).returncode == 1
     assert registered("ls-files", "--unmerged").stdout, "markers are not added"
 
 

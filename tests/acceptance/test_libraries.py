@@ -108,7 +108,7 @@ def test_a_function_without_any_source_gets_one_note(suite: Suite, section: Any)
 
     assert notes == [
         "function:lib.scale: tune() found no source code in its arguments, so no edit makes the entry stale "
-        "pass source="
+        "(pass source=)"
     ]
 
 
