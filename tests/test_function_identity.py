@@ -635,6 +635,72 @@ def test_plain_values_and_enums_of_libraries_add_no_part_for_classes(looked_up: 
     assert [find_part(lookup, "classes") for lookup in looked_up] == [None, None]
 
 
+def passing_on(function: Any) -> Any:
+    @wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return function(*args, **kwargs)
+
+    return call
+
+
+class Unbound:
+    def helper(self, config: int) -> int:
+        return config
+
+    def launch(self, config: int) -> int:
+        return self.helper(config)
+
+    @passing_on
+    def decorated(self, config: int) -> int:
+        return self.helper(config)
+
+    def __private(self, config: int) -> int:
+        return self.helper(config)
+
+    private = __private
+
+    def listed(config: Any) -> Any:  # type: ignore[misc]
+        return config.helper(1)
+
+    @staticmethod
+    def static(value: Any) -> Any:
+        return value.helper(1)
+
+    class Inner:
+        def helper(self, config: int) -> int:
+            return config
+
+        def launch(self, config: int) -> int:
+            return self.helper(config)
+
+
+@pytest.mark.parametrize(
+    ("method", "cls"),
+    [
+        (Unbound.launch, Unbound),
+        (Unbound.decorated, Unbound),
+        (Unbound.private, Unbound),
+        (Unbound.Inner.launch, Unbound.Inner),
+        (partial(Unbound.launch, config=1), Unbound),
+    ],
+    ids=["method", "decorated", "private", "inner class", "partial"],
+)
+def test_a_helper_of_a_method_without_object_changes_the_digest(
+    monkeypatch: pytest.MonkeyPatch, method: Any, cls: type
+) -> None:
+    before = source_text(method)
+    assert before == source_text(method) is not None
+    monkeypatch.setattr(cls, "helper", Runner.run)
+    assert source_text(method) != before
+
+
+@pytest.mark.parametrize("function", [Unbound.static, Unbound.listed], ids=["static", "without self"])
+def test_a_function_without_self_does_not_depend_on_its_class(monkeypatch: pytest.MonkeyPatch, function: Any) -> None:
+    before = source_text(function)
+    monkeypatch.setattr(Unbound, "helper", Runner.run)
+    assert source_text(function) == before is not None
+
+
 class Compiled:
     """A kernel that is compiled in the constructor. Its method has the name of the function inside Triton's kernels."""
 
@@ -676,14 +742,6 @@ def test_a_class_passed_as_compile_is_in_the_source_digest(
     run()
 
     assert len(set(sources(looked_up))) == len(looked_up) == 2
-
-
-def passing_on(function: Any) -> Any:
-    @wraps(function)
-    def call(*args: Any, **kwargs: Any) -> Any:
-        return function(*args, **kwargs)
-
-    return call
 
 
 def unnamed(function: Any) -> Any:

@@ -14,6 +14,7 @@ import ast
 import enum
 import inspect
 import json
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -30,10 +31,12 @@ from pytest_autotune.tuners.source.attributes import (
     class_mro,
     class_name,
     find_in_class,
+    is_descriptor,
     is_instance,
     list_items,
     list_stored_attributes,
     mangled_name,
+    module_attributes,
     read_stored,
 )
 from pytest_autotune.tuners.source.code_text import (
@@ -359,11 +362,13 @@ def _read_module(module: ModuleType) -> DigestedSource:
 
 
 def _find_class_of_method(source: object) -> type:
-    """Return the class of the object that a bound method, or a callable object, is called with.
+    """Return the class of the object that a method, or a callable object, is called with.
 
-    For a function without an object, return ``_NO_CLASS``. The class matters, because ``self.area()`` runs another
-    function for an object of a subclass.
+    For a function that is no method, return ``_NO_CLASS``. The class matters, because ``self.area()`` runs another
+    function for an object of a subclass. For ``Kernel.launch``, the class is the class that defines the method.
     """
+    # The object of partial(Kernel.launch, kernel) is an argument, whose whole class counts.
+    has_object = is_instance(source, partial) and bool(source.args)
     source = _without_arguments(source)
     if is_instance(source, MethodType):
         owner: object = source.__self__
@@ -373,7 +378,49 @@ def _find_class_of_method(source: object) -> type:
     # A decorated function is an object that can be called, too. Its kernel is the function, and no __call__.
     if callable(source) and _find_kernel(source) is find_in_class(type(source), "__call__"):
         return type(source)
-    return _NO_CLASS
+    if has_object or _is_class_of_user(source):
+        return _NO_CLASS
+    return _find_defining_class(python_function(source))
+
+
+def _takes_object(function: FunctionType) -> bool:
+    """Whether the first parameter of a function is ``self`` or ``cls``. A class may also be a mere list of functions.
+
+    For a decorated method, the function inside counts.
+    """
+    inner: object = function
+    for _ in range(_MAX_WRAPPED):
+        wrapped = read_stored(inner, "__wrapped__")
+        if wrapped is None:
+            break
+        inner = wrapped
+    inner_function = python_function(inner)
+    return inner_function is not None and inner_function.__code__.co_varnames[:1] in (("self",), ("cls",))
+
+
+def _find_defining_class(function: FunctionType | None) -> type:
+    """Return the class in the module of a function that has the function as a method; ``_NO_CLASS`` without any."""
+    if function is None or "." not in function.__qualname__ or not _takes_object(function):
+        return _NO_CLASS
+    module = sys.modules.get(str(function.__module__))
+    if not is_instance(module, ModuleType):
+        return _NO_CLASS
+    attributes = module_attributes(module)
+    cls: type = _NO_CLASS
+    *class_path, name = function.__qualname__.split(".")
+    for word in class_path:
+        inner = attributes.get(word)
+        if not is_instance(inner, type):  # such as the function around a class
+            return _NO_CLASS
+        cls = inner
+        attributes = class_attributes(cls)
+    member = attributes.get(mangled_name(name, class_name(cls)))
+    # Python passes an object only to descriptors. A kernel of Triton in the body of a class is none.
+    if is_library_code(cls) or is_instance(member, staticmethod) or not is_descriptor(member):
+        return _NO_CLASS
+    if not _has_inside(member, function):
+        return _NO_CLASS
+    return cls
 
 
 def _find_owner(source: object, cls: type) -> object:
@@ -384,7 +431,8 @@ def _find_owner(source: object, cls: type) -> object:
     source = _without_arguments(source)
     if is_instance(source, MethodType):
         source = source.__self__
-    if cls is _NO_CLASS or is_instance(source, type) or not list_stored_attributes(source):
+    # The source is a function for Kernel.launch, and a class for a class method.
+    if type(source) is not cls or not list_stored_attributes(source):
         return None
     return source
 
