@@ -841,3 +841,57 @@ def test_monkeypatching_a_class_attribute_changes_source_digests(load: Load, mon
     monkeypatch.setattr(module.Op, "dtype", module.np.float16)
     assert not source.used_values.still_hold()
     assert read_source(module.kernel, carried=False).digest != source.digest
+
+
+STORED_MODULE = """
+import functools
+import math
+import ops
+class Runner:
+    library = math
+    def __init__(self, backend):
+        self.backend = backend
+    def run(self, n):
+        return self.backend.launch(n) + self.library.floor(n)
+class Fixed:
+    backend = ops
+    def run(self, n):
+        return self.backend.launch(n)
+def go(backend, n):
+    return backend.launch(n)
+def default(n, backend=ops):
+    return backend.launch(n)
+runner, fixed = Runner(ops), Fixed()
+partial = functools.partial(go, ops)
+def kernel(n):
+    return USE
+"""
+MODULE = """
+def launch(n):
+    return n + 1
+def other(n):
+    return n + 2
+"""
+
+
+@pytest.mark.parametrize(
+    ("use", "is_whole"),
+    [
+        ("runner.run(n)", False),
+        ("runner.backend.launch(n)", False),
+        ("fixed.run(n)", False),
+        ("default(n)", False),
+        ("Fixed().run(n)", True),
+        ("go(runner, n)", True),
+        ("partial(n)", True),
+    ],
+)
+def test_a_module_that_is_stored_is_followed(load: Load, use: str, is_whole: bool) -> None:
+    def digest(module_text: str) -> str:
+        load(module_text, "ops")
+        return read_source(load(STORED_MODULE.replace("USE", use), "suite").kernel, carried=False).digest
+
+    first_digest = digest(MODULE)
+    assert digest(MODULE) == first_digest
+    assert digest(MODULE.replace("n + 1", "n + 100")) != first_digest
+    assert (digest(MODULE.replace("n + 2", "n + 200")) != first_digest) == is_whole

@@ -49,6 +49,7 @@ from pytest_autotune.tuners.source.attributes import (
 )
 from pytest_autotune.tuners.source.code_text import (
     FunctionText,
+    Import,
     NoDigestError,
     has_source,
     literal_text,
@@ -312,7 +313,7 @@ class CodeDigests:
 
         :param name: the name by which the source of the function uses the value.
         """
-        if is_code(value):
+        if is_code(value) and not is_instance(value, ModuleType):
             return None
         return self.describe_code_in(value, _list_names_below(name, source.whole_names))
 
@@ -329,13 +330,39 @@ class CodeDigests:
         """Return a line for each module of the user that a function imports in its body."""
         if not source.imports:
             return []
-        package = function.__globals__.get("__package__") or ""
+        return self._describe_modules(source.imports, function.__globals__.get("__package__") or "")
+
+    def _describe_modules(self, imports: Sequence[Import], package: str) -> list[str]:
+        """Return a line for each module of the user that import statements lead to.
+
+        :param package: the package that contains the statements.
+        """
         lines = []
-        for module, module_text in read_imported_modules(source.imports, package, self.libraries).items():
+        for module, module_text in read_imported_modules(imports, package, self.libraries).items():
             self.used_values.add_other()
             lines.append(f"import {module}: {digest(module_text)}")
             self._note_part(module, module_text)
         return lines
+
+    def _describe_module(self, module: ModuleType, names: Iterable[DottedName]) -> str | None:
+        """Return the text of a module that an object, a class or a default stores; None for a library's module.
+
+        :param names: the dotted names that the code takes from the module. If the code uses the module in another way,
+            the text of the whole module counts.
+        """
+        attributes = module_attributes(module)
+        module_name = str(attributes.get("__name__", ""))
+        word = module_name.rpartition(".")[2]
+        lines = []
+        for name in names:
+            if name == WHOLE_OBJECT:
+                package = str(attributes.get("__package__") or "")
+                lines += self._describe_modules([Import(module_name, (), 0)], package)
+            else:
+                lines += self._describe_names(((word, *name),), {word: module}, {})
+        if not lines:
+            return None
+        return digest("\n".join(lines))
 
     def _describe_assigned(self, function: FunctionType, source: FunctionText) -> list[str]:
         """Return a line for each global that a function assigns: the statements of the module that assign it.
@@ -459,6 +486,8 @@ class CodeDigests:
             ``value.sub.launch()``. By default, the function uses the value as a whole.
         """
         value = unwrapped(value)
+        if is_instance(value, ModuleType):
+            return self._describe_module(value, names)
         if is_code(value):
             return self._describe_stored(value, "")
         if is_instance(value, (MethodType, BuiltinMethodType)):
@@ -579,8 +608,8 @@ class CodeDigests:
             text = None
             if not is_assigned:
                 text = self._describe_attribute(name, unwrap_attribute(value))
-            if text is None and has_object:
-                # The methods of the class may use the object.
+            if text is None and (has_object or is_instance(value, ModuleType)):
+                # The methods of the class may use the object or module.
                 text = self.describe_code_in(value)
             if text is not None:
                 yield f"{name}: {text}"
@@ -979,6 +1008,8 @@ class CodeDigests:
 
         :param name: the name of the attribute; empty for an item of a tuple or an argument of a partial.
         """
+        if is_instance(value, ModuleType):
+            return self._describe_module(value, [WHOLE_OBJECT])
         if is_instance(value, type):
             return self._describe_unnamed_class(value)
         if is_instance(value, MethodType) or is_function_of_user(value, self.libraries):

@@ -13,7 +13,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from types import FunctionType
+from types import FunctionType, ModuleType
 from typing import TypeAlias
 
 from pytest_autotune.tuners.source.attributes import (
@@ -227,8 +227,8 @@ class ReachedObjects:
     def _find_stored_member(self, use: ObjectUse) -> object:
         """Return the value that an object stores under the first name of a use; else MISSING.
 
-        An object of the user that the class stores is returned, too. :class:`ReachedMember` has all else that the class
-        stores.
+        A module or an object of the user that the class stores is returned, too. :class:`ReachedMember` has all else
+        that the class stores.
         """
         name = use.name[0]
         # The property `value` of an enum returns this attribute.
@@ -250,6 +250,8 @@ class ReachedObjects:
             cls = find_owner(use.cls, stored_name)
             if cls is not None and not self._ignored.has_object_of_class(cls, stored_name):
                 in_class = class_attributes(cls)[stored_name]
+                if is_instance(in_class, ModuleType):
+                    return in_class
                 if is_object_of_user(in_class, self._libraries) and not is_descriptor(in_class):
                     return in_class
         return MISSING
