@@ -86,7 +86,7 @@ PAIRS = {
 
 
 @pytest.mark.parametrize("name", PAIRS)
-def test_two_different_arguments_never_get_the_same_key(name: str) -> None:
+def test_two_different_kernel_arguments_never_get_equal_problem_keys(name: str) -> None:
     """An argument that has no values of a key is uncacheable."""
     first, second = PAIRS[name]
     encoded = encode(first)
@@ -95,7 +95,7 @@ def test_two_different_arguments_never_get_the_same_key(name: str) -> None:
     assert encoded is None or encoded != encode(second)
 
 
-def test_a_subclass_of_a_stream_by_the_user_is_uncacheable() -> None:
+def test_an_argument_of_a_user_defined_stream_subclass_is_uncacheable() -> None:
     assert not is_stream(UserStream())
     assert encode(UserStream()) is None
 
@@ -113,13 +113,13 @@ def test_a_subclass_of_a_stream_by_the_user_is_uncacheable() -> None:
         ("cutlass.runtime", "_FakeStream"),
     ],
 )
-def test_the_cuda_stream_of_a_library_is_not_in_the_key(module: str, name: str) -> None:
+def test_an_argument_that_is_a_cuda_stream_is_not_in_the_problem_key(module: str, name: str) -> None:
     stream = type(name, (), {"__module__": module})()
 
     assert list_argument_values("stream", stream) == []
 
 
-def test_the_listed_torch_stream_classes_exist_in_torch() -> None:
+def test_the_torch_stream_classes_known_to_the_plugin_exist_in_torch() -> None:
     for cls in (torch.Stream, torch.cuda.Stream, torch.cuda.ExternalStream):
         assert (cls.__module__, cls.__qualname__) in STREAM_CLASSES
 
@@ -137,19 +137,19 @@ class DlpackTensor:
 @pytest.mark.parametrize(
     "tensor", [torch.zeros(4, 8), numpy.zeros((4, 8)), DlpackTensor()], ids=lambda t: type(t).__name__
 )
-def test_the_key_of_a_contiguous_tensor_has_only_dtype_and_shape(tensor: object) -> None:
+def test_only_dtype_and_shape_of_a_contiguous_tensor_are_in_the_key(tensor: object) -> None:
     """The numbers in a tensor are left out, and so are its strides if it is contiguous."""
     assert is_tensor(tensor)
     assert [value.name for value in list_argument_values("x", tensor)] == ["x.dtype", "x.shape"]
 
 
-def test_the_alignment_of_an_unaligned_view_is_in_the_key() -> None:
+def test_the_alignment_of_an_unaligned_tensor_view_is_in_the_problem_key() -> None:
     values = list_argument_values("x", torch.zeros(65)[1:])
 
     assert [(value.name, value.value) for value in values][-1] == ("x.align", 4)
 
 
-def test_the_assumed_alignment_of_a_cute_tensor_is_in_the_key(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_assumed_alignment_of_a_cute_tensor_is_in_the_problem_key(monkeypatch: pytest.MonkeyPatch) -> None:
     """The alignment of one element is the default, and is left out."""
     monkeypatch.syspath_prepend(str(Path(__file__).parent / "toy_cutlass"))
     import cutlass  # type: ignore[import-not-found]

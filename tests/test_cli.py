@@ -81,7 +81,7 @@ def entries_of(path: str) -> set[Entry]:
 # show
 
 
-def test_show_has_a_table_for_each_kernel_and_device(run: Run) -> None:
+def test_the_show_command_prints_a_table_for_each_kernel_and_device(run: Run) -> None:
     """A table begins with the smallest sizes. Key values that are equal in all rows stand in its title."""
     write("a.pb", entry(1024, 128, 12.25), entry(64), entry(64, device=A100), entry(64, kernel="lib.mul"))
 
@@ -118,7 +118,7 @@ def test_show_has_a_table_for_each_kernel_and_device(run: Run) -> None:
         (["--device=NVIDIA H*"], {"lib.add", "mm"}),
     ],
 )
-def test_show_with_kernel_or_device_lists_only_matching_entries(
+def test_show_command_with_option_kernel_or_device_lists_only_matches(
     run: Run, options: Sequence[str], kernels: set[str]
 ) -> None:
     write("a.textproto", entry(), entry(kernel="lib.mul", device=A100), template("ExternKernel mm"))
@@ -129,7 +129,7 @@ def test_show_with_kernel_or_device_lists_only_matching_entries(
     assert {re.split("[ :]+", line)[2] for line in lines[2:-2]} == kernels
 
 
-def test_show_names_the_fastest_template_without_its_digest(run: Run) -> None:
+def test_the_show_command_names_an_inductor_template_without_its_digest(run: Run) -> None:
     write("a.textproto", template("ExternKernel mm", "TritonTemplate triton_mm: BLOCK_M=64"))
 
     lines = run("show", "a.textproto")[1]
@@ -138,7 +138,7 @@ def test_show_names_the_fastest_template_without_its_digest(run: Run) -> None:
     assert "digest" not in "\n".join(lines)
 
 
-def test_show_adds_the_digests_if_a_problem_has_two_entries(run: Run) -> None:
+def test_show_command_adds_source_digests_if_a_problem_has_two_entries(run: Run) -> None:
     write("a.textproto", entry(source="1"), entry(source="2", block=64))
 
     assert [line.split() for line in run("show", "a.textproto")[1][2:4]] == [
@@ -147,7 +147,7 @@ def test_show_adds_the_digests_if_a_problem_has_two_entries(run: Run) -> None:
     ]
 
 
-def test_show_summary_has_a_row_for_each_kernel_and_device(run: Run) -> None:
+def test_show_command_with_summary_prints_a_row_per_kernel_and_device(run: Run) -> None:
     write("a.textproto", entry(1), entry(2), entry(device=A100))
 
     rows = [re.sub(" {2,}", " | ", line) for line in run("show", "--summary", "a.textproto")[1]]
@@ -155,7 +155,7 @@ def test_show_summary_has_a_row_for_each_kernel_and_device(run: Run) -> None:
     assert rows[3] == " | triton:lib.add | nvidia-h200-sm90-132 | 2 | 3 s"
 
 
-def test_show_lists_kernels_and_devices_if_nothing_matches(run: Run) -> None:
+def test_show_command_lists_existing_kernels_or_devices_if_none_matches(run: Run) -> None:
     write("a.textproto", entry(1), entry(2))
 
     assert run("show", "a.textproto", "--kernel=matmul")[0] == 1
@@ -164,7 +164,7 @@ def test_show_lists_kernels_and_devices_if_nothing_matches(run: Run) -> None:
 
 
 @pytest.mark.parametrize("command", [["show"], ["git-textconv"], ["diff", "empty.textproto"]])
-def test_commands_escape_control_characters_of_a_cache(run: Run, command: list[str]) -> None:
+def test_commands_print_control_characters_of_a_cache_file_escaped(run: Run, command: list[str]) -> None:
     hostile = "\x1b]0;owned\x07\n::error::\u202e\x7f"
     device = Device(hostile, hostile, 1)
     bad = Entry(
@@ -185,7 +185,7 @@ def test_commands_escape_control_characters_of_a_cache(run: Run, command: list[s
 # diff
 
 
-def test_diff_has_counts_and_a_row_for_each_change(run: Run) -> None:
+def test_diff_command_prints_counts_and_a_row_for_each_changed_entry(run: Run) -> None:
     write("old.pb", entry(1), entry(2), entry(3), entry(device=A100))
     write("new.textproto", entry(1, time_us=11.0), entry(2, block=64), entry(3, source="t"), entry(4))
 
@@ -206,7 +206,7 @@ def test_diff_has_counts_and_a_row_for_each_change(run: Run) -> None:
     ]
 
 
-def test_diff_names_the_functions_whose_source_changed(run: Run) -> None:
+def test_diff_command_names_the_functions_whose_source_changed(run: Run) -> None:
     for file, source, relu in (("old.textproto", "s", "a"), ("new.textproto", "t", "b")):
         write(
             file,
@@ -216,7 +216,7 @@ def test_diff_names_the_functions_whose_source_changed(run: Run) -> None:
     assert "(relu)" in "\n".join(run("diff", "old.textproto", "new.textproto")[1])
 
 
-def test_diff_exits_with_1_for_changes_if_exit_code_is_an_option(run: Run) -> None:
+def test_diff_command_with_option_exit_code_exits_with_1_for_changes(run: Run) -> None:
     write("old.textproto", entry())
     write("new.textproto", entry(block=64))
 
@@ -225,7 +225,7 @@ def test_diff_exits_with_1_for_changes_if_exit_code_is_an_option(run: Run) -> No
     assert run("diff", "--exit-code", "old.textproto", "old.textproto")[0] == 0
 
 
-def test_diff_joins_entries_with_only_other_versions_in_one_row(run: Run) -> None:
+def test_diff_command_has_one_row_for_entries_with_only_new_versions(run: Run) -> None:
     of = {
         version: [replace(entry(m), versions=Versions.parse(f"triton {version}")) for m in range(58)]
         for version in "34"
@@ -243,7 +243,7 @@ def test_diff_joins_entries_with_only_other_versions_in_one_row(run: Run) -> Non
     ]
 
 
-def test_diff_markdown_shows_only_the_params_that_changed(run: Run) -> None:
+def test_diff_command_in_markdown_shows_only_the_params_that_changed(run: Run) -> None:
     def wide(m: int, block: int) -> Entry:
         params = (Value("BLOCK", block), *(Value(f"a_param_with_a_long_name_{number}", 1) for number in range(9)))
         return replace(entry(m), choice=Candidate(params=params, time_us=72040.0))
@@ -268,7 +268,7 @@ def test_diff_markdown_shows_only_the_params_that_changed(run: Run) -> None:
 # merge
 
 
-def test_merge_writes_entries_of_all_shards_and_devices(run: Run) -> None:
+def test_merge_command_writes_the_entries_of_all_inputs_and_devices(run: Run) -> None:
     write("1.pb", entry(1), entry(1, device=A100))
     write("2.textproto", entry(2))
     write("3/", entry(3))
@@ -279,7 +279,7 @@ def test_merge_writes_entries_of_all_shards_and_devices(run: Run) -> None:
     assert entries_of("out.yaml") == {entry(1), entry(1, device=A100), entry(2), entry(3)}
 
 
-def test_merge_keeps_and_lists_two_fingerprints_of_one_problem(run: Run) -> None:
+def test_merge_command_keeps_both_entries_if_their_kernel_sources_differ(run: Run) -> None:
     write("1.textproto", entry(source="old"), entry(1))
     write("2.textproto.new", entry(source="new"), entry(1))
 
@@ -298,7 +298,7 @@ def test_merge_keeps_and_lists_two_fingerprints_of_one_problem(run: Run) -> None
     assert lines[-1] == "  (pytest --autotune-update=prune drops the entries of code that is gone)"
 
 
-def test_merge_counts_problems_of_the_old_output_that_are_gone(run: Run) -> None:
+def test_merge_command_counts_problems_it_removed_from_the_old_output(run: Run) -> None:
     write("1.pb", entry(1, source="new"))
     write("out.textproto", entry(1), entry(1, device=A100))
 
@@ -308,7 +308,7 @@ def test_merge_counts_problems_of_the_old_output_that_are_gone(run: Run) -> None
     assert lines == [f"1 entry of 1 cache written to out.textproto{message}"]
 
 
-def test_merge_lists_the_kept_and_the_dropped_entry_of_a_problem(run: Run) -> None:
+def test_merge_command_lists_the_kept_and_the_dropped_entry_of_a_conflict(run: Run) -> None:
     write("1.textproto", entry(block=32, time_us=11.0))
     write("2.textproto", entry(block=64))
 
@@ -324,7 +324,7 @@ def test_merge_lists_the_kept_and_the_dropped_entry_of_a_problem(run: Run) -> No
     assert entries_of("out.textproto") == {entry(block=64)}
 
 
-def test_merge_with_a_base_drops_an_entry_one_side_removed(run: Run) -> None:
+def test_merge_command_with_a_base_file_drops_an_entry_one_side_removed(run: Run) -> None:
     write("base.textproto", entry(1), entry(2))
     write("1.textproto", entry(1))
     write("2.textproto", entry(1), entry(2), entry(3))
@@ -349,7 +349,7 @@ def test_merge_with_a_base_drops_an_entry_one_side_removed(run: Run) -> None:
         (["1.textproto"], "Missing option '-o'"),
     ],
 )
-def test_merge_refuses_arguments_that_would_lose_entries(run: Run, arguments: list[str], message: str) -> None:
+def test_merge_command_refuses_arguments_that_would_lose_entries(run: Run, arguments: list[str], message: str) -> None:
     write("1.textproto", entry())
     Path("newer.textproto").write_text(Path("1.textproto").read_text().replace("  tuner:", '  newer: "x"\n  tuner:'))
     write("newer.pb", entry())
@@ -367,7 +367,7 @@ def test_merge_refuses_arguments_that_would_lose_entries(run: Run, arguments: li
 # check
 
 
-def test_check_passes_caches_of_every_format_that_a_dump_wrote(run: Run) -> None:
+def test_check_command_accepts_dumped_caches_of_every_file_format(run: Run) -> None:
     for path in ("a.textproto", "a.pb", "a.yaml", "a.json", "a/"):
         write(path, entry(1), entry(2), template("ExternKernel mm"))
 
@@ -381,7 +381,7 @@ def blocks(path: str) -> tuple[str, list[str]]:
     return head, entries
 
 
-def test_check_finds_another_layout_and_fix_rewrites_the_file(run: Run) -> None:
+def test_check_command_reports_a_wrong_file_layout_and_fix_corrects_it(run: Run) -> None:
     """The message has the line where the file differs from the plugin's own form.
 
     With --fix the file is written again.
@@ -403,7 +403,9 @@ def test_check_finds_another_layout_and_fix_rewrites_the_file(run: Run) -> None:
         assert Path("a.textproto").read_text() == before
 
 
-def test_check_with_fix_keeps_the_entry_of_a_simultaneous_dump(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_check_command_with_fix_keeps_the_entry_of_a_simultaneous_dump(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
     write("a.textproto", entry(1), entry(2))
     head, (first, second) = blocks("a.textproto")
     Path("a.textproto").write_text(head + second + first)
@@ -420,7 +422,9 @@ def test_check_with_fix_keeps_the_entry_of_a_simultaneous_dump(run: Run, monkeyp
 
 
 @pytest.mark.parametrize("output", ["a.textproto", "./a.textproto", "link.textproto"])
-def test_merge_keeps_the_entry_of_a_simultaneous_dump(run: Run, monkeypatch: pytest.MonkeyPatch, output: str) -> None:
+def test_merge_command_keeps_the_entry_that_a_simultaneous_dump_writes(
+    run: Run, monkeypatch: pytest.MonkeyPatch, output: str
+) -> None:
     """The dump writes into the output after the merge has read its inputs, of which the output is one."""
     write("a.textproto", entry(1))
     write("b.textproto", entry(2))
@@ -438,7 +442,7 @@ def test_merge_keeps_the_entry_of_a_simultaneous_dump(run: Run, monkeypatch: pyt
     assert entries_of("a.textproto") == {entry(1), entry(2), entry(3)}
 
 
-def test_check_names_line_and_column_of_unreadable_text(run: Run) -> None:
+def test_check_command_names_the_line_and_column_of_unreadable_text(run: Run) -> None:
     write("a.textproto", entry())
     text = Path("a.textproto").read_text()
     Path("a.textproto").write_text(text.replace("  kernel:", "  kernell:"))
@@ -454,7 +458,7 @@ def test_check_names_line_and_column_of_unreadable_text(run: Run) -> None:
     assert lines[3].startswith("gone.pb: no such file")
 
 
-def test_check_fails_for_an_entry_without_a_result(run: Run) -> None:
+def test_check_command_fails_for_an_entry_without_a_result(run: Run) -> None:
     write("a.textproto", entry(1), replace(entry(2), choice=None))
 
     status, lines, _ = run("check", "a.textproto")
@@ -496,7 +500,7 @@ def report(
     Path(path).write_text(to_json(result))
 
 
-def test_prune_drops_entries_that_are_used_in_no_report(run: Run) -> None:
+def test_prune_command_drops_entries_that_no_given_report_used(run: Run) -> None:
     write("a.textproto", entry(1), entry(2), entry(3), entry(True))
     report("1.json", [entry(3)], [entry(1), entry(2)])
     report("2.json", [entry(2), entry(3)], [entry(1)])
@@ -510,7 +514,7 @@ def test_prune_drops_entries_that_are_used_in_no_report(run: Run) -> None:
     assert entries_of("a.textproto") == {entry(2), entry(3), entry(True)}
 
 
-def test_prune_keeps_entries_that_any_report_used(run: Run) -> None:
+def test_prune_command_keeps_entries_that_at_least_one_report_used(run: Run) -> None:
     """An entry of other code is dropped, unless one of the reports used it."""
     other = replace(entry(1), fingerprint=(Value("source", "of another branch", "digest"),))
     write("a.textproto", entry(1), other, entry(2))
@@ -522,7 +526,7 @@ def test_prune_keeps_entries_that_any_report_used(run: Run) -> None:
     assert entries_of("a.textproto") == {entry(1)}
 
 
-def test_prune_keeps_an_entry_that_resembles_an_unused_entry(run: Run) -> None:
+def test_prune_command_keeps_an_entry_that_only_resembles_an_unused_entry(run: Run) -> None:
     """In the words of a report, the text "fp16" and the dtype are equal, and so are devices with one id."""
     text = entry(1)
     text = replace(text, problem=replace(text.problem, key=(Value("M", 1), Value("a.dtype", "fp16"))))
@@ -535,7 +539,7 @@ def test_prune_keeps_an_entry_that_resembles_an_unused_entry(run: Run) -> None:
     assert entries_of("a.textproto") == {text, other_device, entry(2)}
 
 
-def test_prune_keeps_all_entries_if_a_marker_disabled_a_test(run: Run) -> None:
+def test_prune_command_keeps_all_entries_if_a_marker_disabled_a_test(run: Run) -> None:
     """A test with ``enabled=False`` has no lookups, and may need an entry that another report calls unused."""
     write("a.textproto", entry(1), entry(2))
     report("1.json", [entry(1)], [entry(2)])
@@ -551,7 +555,7 @@ def test_prune_keeps_all_entries_if_a_marker_disabled_a_test(run: Run) -> None:
     assert entries_of("a.textproto") == {entry(1), entry(2)}
 
 
-def test_prune_keeps_entries_of_devices_without_a_report(run: Run) -> None:
+def test_prune_command_keeps_the_entries_of_gpus_without_a_report(run: Run) -> None:
     """With a report of each device, prune drops the unused entries of all of them."""
     write("a.textproto", entry(1), entry(1, device=A100), entry(2, device=A100))
     report("h200.json", [entry(2)], [entry(1)])
@@ -562,7 +566,7 @@ def test_prune_keeps_entries_of_devices_without_a_report(run: Run) -> None:
     assert entries_of("a.textproto") == {entry(2, device=A100)}
 
 
-def test_prune_refuses_the_report_of_an_incomplete_run(run: Run) -> None:
+def test_prune_command_refuses_the_report_of_an_incomplete_run(run: Run) -> None:
     write("a.textproto", entry(1))
     report("1.json", [entry(2)], incomplete="2 tests were skipped")
 
@@ -573,7 +577,7 @@ def test_prune_refuses_the_report_of_an_incomplete_run(run: Run) -> None:
     assert entries_of("a.textproto") == {entry(1)}
 
 
-def test_prune_with_together_drops_entries_that_no_shard_used(run: Run) -> None:
+def test_prune_command_with_option_together_drops_entries_no_shard_used(run: Run) -> None:
     """With --together, prune drops an entry that no shard used. It keeps the kernels that no shard looked up."""
     other = entry(kernel="lib.mul")
     write("a.textproto", entry(1), entry(2), entry(3), other, entry(3, device=A100))
@@ -589,7 +593,7 @@ def test_prune_with_together_drops_entries_that_no_shard_used(run: Run) -> None:
 
 
 @pytest.mark.parametrize("not_passed", ["t::a was skipped", "t::a failed"])
-def test_prune_keeps_all_entries_if_a_shard_did_not_pass(run: Run, not_passed: str) -> None:
+def test_prune_command_keeps_all_entries_if_tests_of_a_shard_did_not_pass(run: Run, not_passed: str) -> None:
     """A shard that lost its GPU skips its tests, which need entries that no other shard asks for."""
     write("a.textproto", entry(1), entry(2))
     report("1.json", [entry(1)], incomplete="-k selects tests")
@@ -605,7 +609,7 @@ def test_prune_keeps_all_entries_if_a_shard_did_not_pass(run: Run, not_passed: s
     assert entries_of("a.textproto") == ({entry(1)} if is_allowed else {entry(1), entry(2)})
 
 
-def test_prune_keeps_entries_that_a_shard_did_not_load(run: Run) -> None:
+def test_prune_command_keeps_entries_that_the_run_of_a_shard_did_not_load(run: Run) -> None:
     """Such an entry is newer than the shard's report. A shard that loaded another cache does not count."""
     write("a.textproto", entry(1), entry(2), entry(3))
     report("1.json", [entry(1)], incomplete="-k selects tests", loaded=[entry(1), entry(2)])
@@ -632,7 +636,7 @@ def test_prune_keeps_entries_that_a_shard_did_not_load(run: Run) -> None:
     ("loaded_path", "dropped"),
     [("b/c.textproto", 1), ("/ci/a/c.textproto", 0), ("c.textproto", 0), ("main.textproto", 1)],
 )
-def test_prune_heeds_a_shard_only_if_it_may_have_loaded_the_file(run: Run, loaded_path: str, dropped: int) -> None:
+def test_prune_command_ignores_the_report_of_a_run_with_another_cache(run: Run, loaded_path: str, dropped: int) -> None:
     """The shard asks for a kernel of the file. With another path, a cache of a single test has answered."""
     Path("a").mkdir()
     write("a/c.textproto", entry(1), entry(2))
@@ -649,7 +653,7 @@ def test_prune_heeds_a_shard_only_if_it_may_have_loaded_the_file(run: Run, loade
     "options",
     [[], ["--expect=2", "--unused-in=1.json"], ["--allow-skipped", "--unused-in=1.json"], ["--reports=nowhere/"]],
 )
-def test_prune_refuses_missing_or_contradicting_options(run: Run, options: list[str]) -> None:
+def test_prune_command_refuses_missing_or_contradicting_options(run: Run, options: list[str]) -> None:
     write("a.textproto", entry(1))
     report("1.json", [entry(1)])
 
@@ -657,7 +661,7 @@ def test_prune_refuses_missing_or_contradicting_options(run: Run, options: list[
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"lookups": [1]}', "\0", "[" * 100_000])
-def test_prune_refuses_a_file_that_is_no_json_report(run: Run, text: str) -> None:
+def test_prune_command_refuses_a_file_that_is_no_json_report(run: Run, text: str) -> None:
     write("a.textproto", entry())
     Path("1.json").write_text(text)
 
@@ -668,7 +672,7 @@ def test_prune_refuses_a_file_that_is_no_json_report(run: Run, text: str) -> Non
     assert "(write one with --autotune-report=REPORT.json)" in errors
 
 
-def test_prune_refuses_the_report_of_a_killed_process(run: Run) -> None:
+def test_prune_command_refuses_the_report_of_a_killed_process(run: Run) -> None:
     write("a.textproto", entry())
     Path("1.json").write_text(json.dumps(build_unfinished_mapping(CiRun())))
 
@@ -691,14 +695,16 @@ def test_prune_refuses_the_report_of_a_killed_process(run: Run) -> None:
         (["show", "a.docx"], 'pytest-autotune: a.docx: the suffix ".docx" is unknown'),
     ],
 )
-def test_a_wrong_command_line_is_one_line_and_exit_status_4(run: Run, arguments: list[str], message: str) -> None:
+def test_a_wrong_command_line_prints_one_line_and_exits_with_status_4(
+    run: Run, arguments: list[str], message: str
+) -> None:
     status, lines, errors = run(*arguments)
 
     assert (status, lines, errors.count("\n")) == (4, [], 1)
     assert errors.startswith(message)
 
 
-def test_show_is_silent_if_the_reading_pipe_closes_early(tmp_path: Path) -> None:
+def test_show_command_prints_no_error_if_the_reading_pipe_closes_early(tmp_path: Path) -> None:
     update_store(stores.open_store(tmp_path / "a.textproto"), lambda now: Cache(tuple(entry(m) for m in range(3000))))
 
     command = [sys.executable, "-m", "pytest_autotune.cli", "show", "a.textproto"]
@@ -710,7 +716,7 @@ def test_show_is_silent_if_the_reading_pipe_closes_early(tmp_path: Path) -> None
         assert process.stderr.read() == b""
 
 
-def test_a_full_stdout_is_an_error_but_a_closed_stdout_is_not(tmp_path: Path) -> None:
+def test_show_command_fails_if_stdout_is_full_but_not_if_it_is_closed(tmp_path: Path) -> None:
     """A full device is an error in a single line. A closed standard output is no error."""
     update_store(stores.open_store(tmp_path / "a.textproto"), lambda now: Cache((entry(),)))
     command = f"{sys.executable} -m pytest_autotune.cli show a.textproto"
@@ -722,7 +728,7 @@ def test_a_full_stdout_is_an_error_but_a_closed_stdout_is_not(tmp_path: Path) ->
     assert (closed.returncode, closed.stderr) == (0, "")
 
 
-def test_show_escapes_names_that_the_output_cannot_encode(tmp_path: Path) -> None:
+def test_show_command_escapes_characters_that_stdout_cannot_encode(tmp_path: Path) -> None:
     named = replace(entry(), problem=replace(entry().problem, kernel="lib.\u6f22"))
     update_store(stores.open_store(tmp_path / "a.textproto"), lambda now: Cache((named,)))
     command = [sys.executable, "-m", "pytest_autotune.cli", "show", "a.textproto"]
@@ -748,7 +754,7 @@ def test_the_help_of_every_command_imports_no_heavy_library() -> None:
     assert done.stdout.splitlines()[-1:] == ["[]"], done.stderr
 
 
-def test_the_pre_commit_hook_matches_caches_but_no_reports() -> None:
+def test_the_pre_commit_hook_matches_cache_files_but_no_report_files() -> None:
     import yaml
 
     (hook,) = yaml.safe_load((Path(__file__).parent.parent / ".pre-commit-hooks.yaml").read_text())
@@ -761,7 +767,7 @@ def test_the_pre_commit_hook_matches_caches_but_no_reports() -> None:
     assert [path for path in [*caches, *other_files] if re.search(hook["files"], path)] == caches
 
 
-def test_convert_refuses_to_overwrite_other_problems(run: Run) -> None:
+def test_convert_command_refuses_to_overwrite_a_file_with_other_problems(run: Run) -> None:
     write("a.textproto", entry(1))
     write("b.textproto", entry(2))
 
@@ -772,7 +778,7 @@ def test_convert_refuses_to_overwrite_other_problems(run: Run) -> None:
     assert entries_of("b.textproto") == {entry(2)}
 
 
-def test_convert_refuses_to_overwrite_other_fingerprints(run: Run) -> None:
+def test_convert_command_refuses_to_overwrite_entries_of_another_source(run: Run) -> None:
     write("a.textproto", entry(1, source="new"))
     write("b.textproto", entry(1, source="old"), entry(1, source="new", block=64))
 
@@ -791,7 +797,9 @@ def test_convert_refuses_to_overwrite_other_fingerprints(run: Run) -> None:
         (["prune", "out.textproto", "--unused-in=1.json", "--exit-code"], "0 entries"),
     ],
 )
-def test_commands_that_cannot_lock_the_cache_exit_with_status_4(run: Run, arguments: list[str], count: str) -> None:
+def test_commands_that_cannot_lock_the_cache_file_exit_with_status_4(
+    run: Run, arguments: list[str], count: str
+) -> None:
     """A script that goes on would use the old cache."""
     write("a.textproto", entry(1))
     write("out.textproto", entry(1))
@@ -812,7 +820,7 @@ def test_commands_that_cannot_lock_the_cache_exit_with_status_4(run: Run, argume
     assert stores.read_file(str(beside)).count(b"entries {") == int(count[0])
 
 
-def test_check_with_fix_fails_if_the_cache_cannot_be_locked(run: Run) -> None:
+def test_check_command_with_fix_fails_if_it_cannot_lock_the_cache_file(run: Run) -> None:
     write("a.textproto", entry(1))
     Path(".a.textproto.lock").write_text("mine")
 
@@ -827,5 +835,5 @@ def test_check_with_fix_fails_if_the_cache_cannot_be_locked(run: Run) -> None:
 @pytest.mark.parametrize(
     ("text", "other", "number"), [("a\nb", "a\nc", 2), ("a", "a\nb", 2), ("a\nb\n", "a\n", 2), ("", "a", 1)]
 )
-def test_the_first_different_line_may_be_past_the_end_of_a_text(text: str, other: str, number: int) -> None:
+def test_the_first_different_line_is_found_even_if_one_text_is_longer(text: str, other: str, number: int) -> None:
     assert find_first_difference(text, other) == find_first_difference(other, text) == number

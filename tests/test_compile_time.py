@@ -294,7 +294,7 @@ def describe_case(value: Any) -> str:
 
 
 @pytest.mark.parametrize(("kernel", "expected"), KERNELS, ids=describe_case)
-def test_functions_of_a_kernel_restrict_where_it_compiles(kernel: Any, expected: CompileTime) -> None:
+def test_the_functions_a_kernel_calls_decide_which_thread_compiles_it(kernel: Any, expected: CompileTime) -> None:
     assert CompileTime.from_kernel(kernel) == expected
 
 
@@ -316,11 +316,11 @@ def test_functions_of_a_kernel_restrict_where_it_compiles(kernel: Any, expected:
     ],
     ids=lambda value: PLACES[value] if isinstance(value, CompileTime) else type(value).__name__,
 )
-def test_constant_arguments_restrict_where_a_kernel_compiles(constant: Any, expected: CompileTime) -> None:
+def test_constant_arguments_decide_which_thread_may_compile_a_kernel(constant: Any, expected: CompileTime) -> None:
     assert CompileTime.from_kernel(takes_function, [constant]) == expected
 
 
-def test_a_kernel_that_reads_a_global_compiles_in_its_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kernel_that_reads_a_global_compiles_in_the_launching_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     """Triton refuses a global that is no constant, unless a setting allows it."""
     reads_global = made_to_call(plain_function)
     assert CompileTime.from_kernel(reads_global) == ANYWHERE
@@ -338,7 +338,7 @@ def reads_computed(y):
     tl.store(y, computed_module.VALUE)
 
 
-def test_a_kernel_using_module_getattr_compiles_in_its_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kernel_using_a_module_getattr_compiles_in_the_launching_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     assert CompileTime.from_kernel(reads_computed) == ANYWHERE, "it does not compile"
 
     monkeypatch.setattr(computed_module, "__getattr__", lambda name: SETTINGS["vec"], raising=False)
@@ -346,7 +346,7 @@ def test_a_kernel_using_module_getattr_compiles_in_its_thread(monkeypatch: pytes
     assert CompileTime.from_kernel(reads_computed) == IN_ITS_THREAD
 
 
-def test_choosing_the_compile_thread_calls_no_method_of_values() -> None:
+def test_choosing_a_compile_thread_reads_no_attribute_of_an_argument() -> None:
     class Proxy:
         def __getattribute__(self, name: str) -> Any:
             pytest.fail(f"asked for {name}")
@@ -357,7 +357,7 @@ def test_choosing_the_compile_thread_calls_no_method_of_values() -> None:
     assert CompileTime.from_kernel(takes_function, [Proxy()]) == IN_ITS_THREAD
 
 
-def test_a_monkeypatched_tl_function_restricts_where_to_compile(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_monkeypatched_tl_function_decides_which_thread_compiles(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tl, "exp", calls_constexpr)
 
     @triton.jit

@@ -93,25 +93,25 @@ def entries_of(collected: Collected) -> list[Entry]:
     return [lookup.entry for lookup in collected.lookups if lookup.entry is not None]
 
 
-def test_an_entry_lists_the_specializations_of_its_choice(process: Process) -> None:
+def test_an_entry_lists_the_compiled_specializations_of_its_choice(process: Process) -> None:
     texts = compiled(process([call()]))
 
     assert texts == {"n=64": ("*fp16:16 *fp16:16 i32:16 fp32 _ =true",)}
 
 
-def test_an_entry_lists_no_specialization_of_other_candidates(process: Process) -> None:
+def test_an_entry_lists_no_compiled_specialization_of_other_candidates(process: Process) -> None:
     texts = compiled(process([call(), call(), call(), call(64, 1)]))
 
     assert texts == {"n=64": ("*fp16 *fp16:16 i32:16 fp32 _ =true", "*fp16:16 *fp16:16 i32:16 fp32 _ =true")}
 
 
-def test_a_specialization_includes_the_options_of_the_launch(process: Process) -> None:
+def test_a_recorded_specialization_includes_the_options_of_the_launch(process: Process) -> None:
     (text,) = compiled(process([call(64, 0, enable_fp_fusion=False)]))["n=64"]
 
     assert text == "*fp16:16 *fp16:16 i32:16 fp32 _ =true | enable_fp_fusion=false"
 
 
-def test_a_hit_with_a_new_specialization_adds_it_to_the_entry(process: Process) -> None:
+def test_a_hit_with_a_new_alignment_adds_a_specialization_to_the_entry(process: Process) -> None:
     first = process([call()])
     again = process([call(64, 1)], entries_of(first))
 
@@ -121,7 +121,7 @@ def test_a_hit_with_a_new_specialization_adds_it_to_the_entry(process: Process) 
     assert len(compiled(again, dump_entries=entries)["n=64"]) == 2
 
 
-def test_an_unrecorded_search_does_not_stop_specialization_notes(
+def test_specializations_are_recorded_even_after_an_unrecorded_tuning(
     process: Process, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The autotuner compiles the candidates of an earlier key again, for another alignment."""
@@ -138,13 +138,15 @@ def test_an_unrecorded_search_does_not_stop_specialization_notes(
     assert with_search == without_search
 
 
-def test_a_load_without_a_dump_notes_no_specializations(process: Process) -> None:
+def test_a_load_without_a_dump_records_no_specializations(process: Process) -> None:
     entries = entries_of(process([call()]))
 
     assert process([call(), call(64, 1)], entries, dumping=False).mode_events == ()
 
 
-def test_a_compilation_listener_of_the_user_is_still_called(process: Process, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_triton_compilation_listener_of_the_user_is_still_called(
+    process: Process, monkeypatch: pytest.MonkeyPatch
+) -> None:
     seen: list[bool] = []
     monkeypatch.setattr(knobs.compilation, "listener", lambda **event: seen.append(event["cache_hit"]))
     before = knobs.compilation.listener

@@ -43,34 +43,34 @@ def make_question(configurations: Configurations) -> ConfigurationQuestion:
 
 
 @pytest.mark.parametrize("config", [{"warps": 4}, Named(4), Data(4), SimpleNamespace(warps=4)])
-def test_a_configuration_may_be_a_mapping_dataclass_or_object(config: object) -> None:
+def test_a_candidate_config_may_be_a_mapping_a_dataclass_or_an_object(config: object) -> None:
     [candidate] = Configurations([config]).list_candidates()
 
     assert candidate.params == (Value("warps", 4),)
     assert Configurations([config]).find(candidate) is config
 
 
-def test_a_number_as_configuration_is_a_single_parameter() -> None:
+def test_a_candidate_config_that_is_a_number_has_one_param_named_config() -> None:
     assert Configurations([128]).list_candidates() == [Candidate(params=(Value("config", 128),))]
 
 
-def test_tuples_of_numbers_or_dtypes_are_cacheable_params() -> None:
+def test_a_tuple_of_numbers_or_dtypes_in_a_candidate_config_is_cacheable() -> None:
     """A tuple of numbers is readable JSON. A tuple with a dtype keeps a stable text."""
     assert param_value("tile", (64, 128)) == Value("tile", "[64, 128]", "json")
     assert param_value("types", (int, 4)).display_text == "(builtins.int, 4)"
 
 
-def test_a_configuration_without_a_stable_form_is_uncacheable() -> None:
+def test_a_candidate_config_without_a_stable_form_is_uncacheable() -> None:
     with pytest.raises(UncacheableError, match="x is a object"):
         Configurations([{"x": object()}])
 
 
-def test_the_search_digest_ignores_the_order_of_configurations() -> None:
+def test_the_digest_of_the_candidate_configs_ignores_their_order() -> None:
     assert Configurations(CONFIGS).digest == Configurations(CONFIGS[::-1]).digest
     assert Configurations(CONFIGS).digest != Configurations(CONFIGS[:1]).digest
 
 
-def test_an_entry_whose_choice_is_no_candidate_is_not_used() -> None:
+def test_an_entry_whose_choice_is_no_longer_a_candidate_is_not_used() -> None:
     question = make_question(Configurations(CONFIGS[:1]))
     listed, unlisted = Configurations(CONFIGS).list_candidates()
 
@@ -80,7 +80,7 @@ def test_an_entry_whose_choice_is_no_candidate_is_not_used() -> None:
     assert [digest.parts[0].split()[0] for digest in question.digests()] == ["kernel", "tile"]
 
 
-def test_failed_configurations_keep_a_one_line_error_as_reason() -> None:
+def test_a_failed_candidate_keeps_one_line_of_its_error_as_the_reason() -> None:
     results = SearchResults(Configurations([*CONFIGS, {"tile": (256, 256), "warps": 8}]))
     results.note_time(CONFIGS[0], 12.34567, "20 runs")
     results.note_failure(CONFIGS[1], ValueError("tile at 0x7f001234 is too large\nsecond line"))

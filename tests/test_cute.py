@@ -31,14 +31,14 @@ def suite(dumped: Path, tmp_path: Path) -> AdapterSuite:
     return copy
 
 
-def test_the_conformance_tests_pass_for_the_cute_adapter(tmp_path: Path) -> None:
+def test_the_adapter_conformance_tests_pass_for_the_cute_adapter(tmp_path: Path) -> None:
     done = AdapterSuite(tmp_path, "cute", "toy_cutlass").run("test_conformance.py")
 
     assert done.returncode == 0, done.stdout + done.stderr
     assert " 2 skipped" in done.stdout
 
 
-def test_a_dumped_cute_suite_loads_without_measuring(suite: AdapterSuite) -> None:
+def test_loading_the_cache_of_a_cute_suite_hits_and_measures_nothing(suite: AdapterSuite) -> None:
     suite.edit(
         "test_kernels.py",
         "import host\n",
@@ -51,7 +51,7 @@ def test_a_dumped_cute_suite_loads_without_measuring(suite: AdapterSuite) -> Non
     assert "measured 0" in loaded["output"]
 
 
-def test_a_cute_config_that_does_not_compile_is_recorded_failed(dumped: Path) -> None:
+def test_a_cute_config_that_does_not_compile_is_recorded_as_failed(dumped: Path) -> None:
     lookups = json.loads((dumped / "dump.json").read_text())["lookups"]
     [lookup, _] = [lookup for lookup in lookups if lookup["kernel"] == "test_kernels.scale_tuned"]
     failed = [candidate for candidate in lookup["candidates"] if candidate.get("failed")]
@@ -61,7 +61,7 @@ def test_a_cute_config_that_does_not_compile_is_recorded_failed(dumped: Path) ->
         assert [candidate["failed"] for candidate in failed] == ["ValueError: V must be a power of two"] * 2
 
 
-def test_a_stale_row_names_the_edited_cute_kernel(suite: AdapterSuite) -> None:
+def test_after_an_edit_of_a_cute_kernel_the_stale_row_names_the_kernel(suite: AdapterSuite) -> None:
     suite.edit("scale_kernels.py", "cutlass.Float32(2.0)", "cutlass.Float32(3.0)")
     loaded = suite.report("test_kernels.py", f"--autotune-load={CACHE}")
 
@@ -88,7 +88,7 @@ def test_twice():
 """
 
 
-def test_an_explicit_constexpr_of_cute_is_in_the_key(suite: AdapterSuite) -> None:
+def test_an_explicit_cute_constexpr_value_is_in_the_problem_key(suite: AdapterSuite) -> None:
     """Each value of the constexpr is tuned once."""
     (suite.folder / "test_explicit.py").write_text(EXPLICIT)
     report = suite.report("test_explicit.py", "--autotune-dump=explicit.textproto")
@@ -121,7 +121,7 @@ def test_each():
 """
 
 
-def test_an_argument_of_another_dtype_or_class_is_a_new_problem(suite: AdapterSuite) -> None:
+def test_a_cute_argument_of_another_dtype_or_class_is_another_problem(suite: AdapterSuite) -> None:
     """No kernel is launched for a call with another class, or with a tensor in place of None."""
     (suite.folder / "test_compiled_in.py").write_text(COMPILED_IN)
     report = suite.report("test_compiled_in.py", "--autotune-dump=compiled.textproto")
@@ -158,7 +158,7 @@ def test_two_objects():
 """
 
 
-def test_a_tuned_method_is_uncacheable(suite: AdapterSuite) -> None:
+def test_a_method_as_a_tuned_cute_kernel_is_uncacheable(suite: AdapterSuite) -> None:
     (suite.folder / "test_method.py").write_text(METHOD)
     report = suite.report("test_method.py", "--autotune-dump=method.textproto")
 
@@ -199,7 +199,7 @@ def test_library():
 """
 
 
-def test_cute_functions_imported_early_by_a_conftest_are_patched(suite: AdapterSuite) -> None:
+def test_cute_tuners_that_a_conftest_imported_early_are_still_patched(suite: AdapterSuite) -> None:
     for file, text in {"conftest.py": "import host, library\n", "library.py": LIBRARY, "test_user.py": USER}.items():
         (suite.folder / file).write_text(text)
     report = suite.report("test_user.py", "--autotune-dump=user.textproto")
@@ -209,7 +209,7 @@ def test_cute_functions_imported_early_by_a_conftest_are_patched(suite: AdapterS
 
 
 @pytest.mark.skipif(IS_REAL, reason="edits the stand-in")
-def test_a_cute_of_another_signature_tunes_without_the_plugin(suite: AdapterSuite) -> None:
+def test_a_cute_library_with_a_changed_signature_tunes_without_the_plugin(suite: AdapterSuite) -> None:
     path = suite.library / "cutlass/testing.py"
     path.write_text(
         path.read_text().replace("    stream: Any = None,\n)", "    stream: Any = None,\n    prune: Any = None,\n)")
@@ -222,7 +222,7 @@ def test_a_cute_of_another_signature_tunes_without_the_plugin(suite: AdapterSuit
 
 
 @pytest.mark.skipif(IS_REAL, reason="the stand-in says what cannot be launched")
-def test_a_config_whose_launch_fails_is_a_failed_candidate(suite: AdapterSuite) -> None:
+def test_a_cute_config_whose_launch_fails_is_recorded_as_failed(suite: AdapterSuite) -> None:
     """The candidate has the text of the error."""
     suite.edit("test_kernels.py", '{"V": [1, 2, 4], "T": [64, 128]}', '{"V": [3, 2], "T": [64]}')
     report = suite.report("test_kernels.py", "-k", "test_tune and 65536", "--autotune-dump=new.textproto")
@@ -232,7 +232,7 @@ def test_a_config_whose_launch_fails_is_a_failed_candidate(suite: AdapterSuite) 
 
 
 @pytest.mark.skipif(IS_REAL, reason="the stand-in says what does not compile")
-def test_a_cute_search_in_which_all_configs_fail_is_unrecorded(suite: AdapterSuite) -> None:
+def test_a_cute_tuning_in_which_all_configs_fail_is_not_recorded(suite: AdapterSuite) -> None:
     """The report has the reason."""
     suite.edit("test_kernels.py", '{"V": [1, 2, 5, 4], "T": [64, 128]}', '{"V": [5], "T": [64]}')
     report = suite.report("test_kernels.py", "-k", "test_autotune_jit and 65536", "--autotune-dump=new.textproto")
@@ -315,7 +315,7 @@ def test_hostile(place, name, index):
 """
 
 
-def test_different_arguments_of_a_builder_get_separate_entries(suite: AdapterSuite) -> None:
+def test_arguments_of_a_cute_kernel_builder_separate_its_entries(suite: AdapterSuite) -> None:
     """A keyword of the call or of a partial is the same argument. A partial has its own names for arguments."""
     (suite.folder / "test_hostile.py").write_text(HOSTILE)
     report = suite.report("test_hostile.py", "--autotune-dump=hostile.textproto")
@@ -345,7 +345,7 @@ def test_keywords():
 """
 
 
-def test_extra_keywords_of_a_cute_builder_are_in_the_key(suite: AdapterSuite) -> None:
+def test_extra_keywords_of_a_cute_kernel_builder_are_in_the_problem_key(suite: AdapterSuite) -> None:
     """Each further argument and keyword is a value of the key, except for the tuned keywords."""
     (suite.folder / "test_keywords.py").write_text(KEYWORDS)
     report = suite.report("test_keywords.py", "--autotune-dump=keywords.textproto")
@@ -380,7 +380,7 @@ def test_half(): launch(cutlass.Float16)
 
 
 @pytest.mark.skipif(IS_REAL, reason="uses tensors of the stand-in")
-def test_dtypes_of_tensors_inside_a_list_are_in_the_key(suite: AdapterSuite) -> None:
+def test_dtypes_of_tensors_in_a_list_for_cute_are_in_the_problem_key(suite: AdapterSuite) -> None:
     """CuTe looks at no dtype, so each dtype runs in a process of its own."""
     (suite.folder / "test_list.py").write_text(TENSOR_LIST)
     dtypes = []
@@ -415,7 +415,7 @@ def test_dynamic(): tune_both(make().mark_layout_dynamic(), make().mark_layout_d
 """
 
 
-def test_cute_tensors_with_other_layouts_are_other_problems(suite: AdapterSuite) -> None:
+def test_cute_tensors_with_different_layouts_are_different_problems(suite: AdapterSuite) -> None:
     """CuTe does not look at layouts, so each layout runs in a process of its own."""
     (suite.folder / "test_layouts.py").write_text(LAYOUTS)
     layouts = {}
@@ -446,7 +446,7 @@ def test_wrong_call():
 """
 
 
-def test_calling_a_builder_wrongly_is_uncacheable_not_a_crash(suite: AdapterSuite) -> None:
+def test_a_wrong_call_of_a_cute_kernel_builder_is_uncacheable_no_crash(suite: AdapterSuite) -> None:
     (suite.folder / "test_wrong.py").write_text(WRONG_CALL)
     report = suite.report("test_wrong.py", "--autotune-dump=wrong.textproto")
 
@@ -481,7 +481,7 @@ def test_enum():
 """
 
 
-def test_a_changed_enum_value_in_the_key_makes_the_entry_stale(suite: AdapterSuite) -> None:
+def test_changing_the_value_of_an_enum_in_a_cute_key_makes_entries_stale(suite: AdapterSuite) -> None:
     """The key has the name of the member, and the fingerprint has its class."""
     (suite.folder / "test_enum.py").write_text(ENUM)
     assert counts_of(suite.report("test_enum.py", "--autotune-dump=enum.textproto")) == {"tuned": 2}

@@ -17,25 +17,25 @@ def kinds(old: list[Entry], new: list[Entry]) -> list[ChangeKind]:
     return [change.kind for change in found(old, new).changes]
 
 
-def test_the_same_entries_in_another_order_are_no_difference() -> None:
+def test_two_caches_with_the_same_entries_in_another_order_do_not_differ() -> None:
     same = found([entry(1), entry(2)], [entry(2), entry(1)])
 
     assert (same.changes, same.unchanged, str(same)) == ((), 2, "no difference")
 
 
-def test_an_entry_with_only_a_new_time_is_a_time_change() -> None:
+def test_the_diff_calls_an_entry_with_only_a_new_time_a_time_change() -> None:
     assert kinds([entry()], [entry(time_us=11.0)]) == [ChangeKind.TIME]
 
 
-def test_an_entry_with_only_a_new_label_is_a_time_change() -> None:
+def test_the_diff_calls_an_entry_with_only_a_new_label_a_time_change() -> None:
     assert kinds([entry()], [replace(entry(), tuning_seconds=9.0, label="x")]) == [ChangeKind.TIME]
 
 
-def test_an_entry_with_only_new_versions_is_a_versions_change() -> None:
+def test_the_diff_calls_an_entry_with_only_new_versions_a_versions_change() -> None:
     assert kinds([entry()], [replace(entry(), versions=Versions.parse("triton 4"))]) == [ChangeKind.VERSIONS]
 
 
-def test_a_moved_or_edited_kernel_is_one_change_in_the_diff() -> None:
+def test_the_diff_shows_a_moved_or_edited_kernel_as_a_single_change() -> None:
     """Without a digest of its source, a moved kernel is an added entry and a removed entry."""
 
     def of(kernel: str = "lib.add", code: str = "") -> Entry:
@@ -50,23 +50,23 @@ def test_a_moved_or_edited_kernel_is_one_change_in_the_diff() -> None:
     ]
 
 
-def test_a_changed_choice_keeps_the_old_and_the_new_entry() -> None:
+def test_the_diff_of_a_changed_choice_has_the_old_and_the_new_entry() -> None:
     (change,) = found([entry(block=32)], [entry(block=64)]).changes
 
     assert (change.kind, change.old, change.new) == (ChangeKind.CHOICE, entry(block=32), entry(block=64))
 
 
-def test_a_problem_with_an_edited_source_is_one_change() -> None:
+def test_the_diff_shows_a_problem_with_edited_source_as_a_single_change() -> None:
     assert kinds([entry(source="s")], [entry(source="t")]) == [ChangeKind.CODE]
     assert kinds([entry(source="s")], [entry(source="t", block=64)]) == [ChangeKind.CHOICE]
 
 
-def test_an_entry_that_both_caches_have_is_not_part_of_a_change() -> None:
+def test_an_entry_that_both_compared_caches_have_is_in_no_change() -> None:
     assert kinds([entry(source="a"), entry(source="b")], [entry(source="b"), entry(source="c")]) == [ChangeKind.CODE]
     assert kinds([entry(source="b")], [entry(source="b"), entry(source="c")]) == [ChangeKind.ADDED]
 
 
-def test_added_and_removed_entries_are_sorted_by_problem() -> None:
+def test_the_diff_sorts_added_and_removed_entries_by_problem() -> None:
     changes = found([entry(1), entry(2)], [entry(4), entry(3)]).changes
 
     assert [(change.kind, change.entry.problem.key[0].value) for change in changes] == [
@@ -77,7 +77,7 @@ def test_added_and_removed_entries_are_sorted_by_problem() -> None:
     ]
 
 
-def test_diff_counts_kinds_only_for_the_device_with_most_changes() -> None:
+def test_diff_details_only_the_device_with_most_changes_and_counts_others() -> None:
     """The changes on each other device are a single number."""
     old = [entry(m) for m in range(15)] + [entry(device=A100)]
     new = [entry(m, time_us=11.0) for m in range(12)] + [entry(m, block=64) for m in range(12, 15)]
@@ -87,11 +87,11 @@ def test_diff_counts_kinds_only_for_the_device_with_most_changes() -> None:
     assert found(old, new).device == H200
 
 
-def test_one_changed_choice_is_described_in_the_singular() -> None:
+def test_the_diff_describes_one_changed_choice_in_the_singular() -> None:
     assert str(found([entry(block=32)], [entry(block=64)])) == "1 choice changed"
 
 
-def test_without_a_choice_the_fastest_candidate_is_the_winner() -> None:
+def test_in_an_entry_without_a_choice_the_fastest_candidate_is_the_winner() -> None:
     slow, fast = Candidate("a", time_us=3.0), Candidate("b", time_us=2.0)
     failed = Candidate("c", time_us=1.0, failed="spills")
 
@@ -100,7 +100,7 @@ def test_without_a_choice_the_fastest_candidate_is_the_winner() -> None:
     assert find_winner(entry()) == entry().choice
 
 
-def test_another_fastest_candidate_is_a_changed_choice() -> None:
+def test_the_diff_calls_another_fastest_candidate_a_changed_choice() -> None:
     def template(first_us: float) -> Entry:
         times = Candidate("a", time_us=first_us), Candidate("b", time_us=5.0)
         return replace(entry(), choice=None, candidates=times)
@@ -109,7 +109,7 @@ def test_another_fastest_candidate_is_a_changed_choice() -> None:
     assert kinds([template(1.0)], [template(9.0)]) == [ChangeKind.CHOICE]
 
 
-def test_other_xla_bytes_are_a_changed_choice() -> None:
+def test_the_diff_calls_other_xla_result_bytes_a_changed_choice() -> None:
     old = replace(entry(), choice=None, native=b"1")
 
     assert kinds([old], [replace(old, native=b"2")]) == [ChangeKind.CHOICE]

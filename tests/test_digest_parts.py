@@ -49,7 +49,7 @@ def blocks(*sizes: int) -> list[dict[str, object]]:
         ([], [], ""),
     ],
 )
-def test_changed_fingerprints_are_described_by_name_and_parts(
+def test_a_stale_reason_names_the_kind_of_change_and_edited_functions(
     names: list[str], digests: list[Digest], words: str
 ) -> None:
     before = [Value(name, "a", "digest") for name in names]
@@ -70,7 +70,7 @@ def test_changed_fingerprints_are_described_by_name_and_parts(
     ],
     ids=["one function", "a function and a constant", "added and removed", "more than three", "equal parts"],
 )
-def test_a_source_difference_names_edited_and_added_functions(before: Digest, now: Digest, words: str) -> None:
+def test_a_stale_reason_names_edited_added_and_removed_functions(before: Digest, now: Digest, words: str) -> None:
     assert describe_difference("source", before, now) == words
 
 
@@ -109,7 +109,7 @@ def test_a_stale_reason_names_added_and_removed_candidates(before: Digest, now: 
     assert describe_difference("search", before, now) == words
 
 
-def test_parts_of_a_search_digest_are_short_and_ignore_the_order() -> None:
+def test_the_stored_list_of_candidates_is_short_and_ignores_their_order() -> None:
     many = [{"BLOCK": block, "warps": warps} for block in range(40) for warps in range(8)]
     shuffled = random.Random(1).sample(many, len(many))
 
@@ -128,7 +128,7 @@ SOURCE, SEARCH = source(relu="a"), search(*blocks(1))
 
 
 @pytest.mark.parametrize("name", ["c.textproto", "c.pb", "c.yaml", "c.json", "c/"])
-def test_a_file_stores_the_parts_of_a_shared_digest_once(tmp_path: Path, name: str) -> None:
+def test_a_cache_file_stores_a_digest_that_entries_share_only_once(tmp_path: Path, name: str) -> None:
     path = Location.parse(f"{tmp_path}/{name}", tmp_path)
 
     update_store(

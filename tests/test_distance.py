@@ -107,7 +107,9 @@ class ExportedLibrary:
 
 
 @pytest.mark.filterwarnings("ignore:distance_library")
-def test_the_nearest_entry_is_chosen_by_the_ratio_of_its_sizes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_nearest_entry_of_a_missing_problem_is_found_by_size_ratios(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     entries = [entry(1, 96, 4096), entry(2, 100, 104)]
     wanted = problem(Value("M", 96), Value("N", 100), Value("a.dtype", "fp16", "dtype"))
 
@@ -117,7 +119,7 @@ def test_the_nearest_entry_is_chosen_by_the_ratio_of_its_sizes(tmp_path: Path, m
 
 
 @pytest.mark.filterwarnings("ignore:distance_library")
-def test_a_run_and_use_and_an_export_pick_the_same_nearest_entry(
+def test_a_test_run_a_shipped_cache_and_an_export_pick_one_nearest_entry(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Small sizes make many entries equally near. The test looks up 25 keys of each of 200 kernels."""
@@ -152,12 +154,12 @@ def test_a_run_and_use_and_an_export_pick_the_same_nearest_entry(
         ('[{"a": 1, "b": 2}]', '[{"a": 1, "b": 2}]'),
     ],
 )
-def test_a_json_tuple_in_a_choice_is_read_as_a_tuple(text: str, value: object) -> None:
+def test_a_choice_with_a_tuple_stored_as_json_is_read_as_a_tuple(text: str, value: object) -> None:
     """A table gets the numbers. Text that is damaged stays text."""
     assert launch_key([Value("block", text, "json.tuple")]) == {"block": value}
 
 
-def test_an_export_has_the_same_distance_functions_as_the_picker() -> None:
+def test_an_exported_module_has_the_distance_functions_of_the_plugin() -> None:
     exported = build_module(Cache((entry(1, 2, 3),)), "", [], [], {}).text
 
     for function in (distance, split_words):
@@ -187,7 +189,7 @@ def test_an_export_has_the_same_distance_functions_as_the_picker() -> None:
         pytest.param({"x": "9" * 5000}, {"x": "9" * 5001}, (0, 0.0), id="numbers without end"),
     ],
 )
-def test_the_distance_of_keys_is_symmetric_and_uses_size_ratios(
+def test_the_distance_of_two_problem_keys_is_symmetric_and_uses_ratios(
     wanted: dict[str, Any], has: dict[str, Any], expected: tuple[int, float]
 ) -> None:
     assert distance(wanted, has) == pytest.approx(expected)
@@ -212,7 +214,7 @@ print(json.dumps(blocks))
 """
 
 
-def test_the_nearest_entry_does_not_depend_on_the_hash_seed() -> None:
+def test_the_nearest_entry_does_not_depend_on_pythonhashseed() -> None:
     root = Path(__file__).parent.parent
     outputs = []
     for seed in ("1", "2", "3"):

@@ -53,7 +53,7 @@ def run(tmp_path: Path, request: pytest.FixtureRequest) -> Callable[..., RunFold
 
 
 @pytest.mark.parametrize("kernel", ["renamed", "k"], ids=["another kernel", "another order of the key"])
-def test_an_event_keeps_a_problem_that_differs_from_its_entry(kernel: str) -> None:
+def test_a_log_line_keeps_a_problem_that_differs_from_that_of_its_entry(kernel: str) -> None:
     entry = lookup().result.entry
     problem = replace(entry.problem, kernel=kernel, key=entry.problem.key[::-1])
 
@@ -65,14 +65,14 @@ def test_an_event_keeps_a_problem_that_differs_from_its_entry(kernel: str) -> No
     assert decoded.entry.problem.key == entry.problem.key
 
 
-def test_a_hit_or_miss_survives_encoding_as_a_log_line() -> None:
+def test_a_lookup_written_as_a_log_line_is_read_back_unchanged() -> None:
     line = lookup().to_event().encode()
 
     assert Lookup.from_event(Event.decode(line)) == lookup()
     assert "\n" not in line
 
 
-def test_a_valid_end_event_is_read_and_a_damaged_one_skipped() -> None:
+def test_the_end_line_of_a_log_is_read_if_valid_and_skipped_if_damaged() -> None:
     data = {
         "notes": ["note"], "untracked": ["triton:k"], "imported_kernels": ["t:k"], "unavailable": ["no GPU"],
         "hypothesis_tests": ["t::t"], "disabled_tests": [],
@@ -100,7 +100,7 @@ def test_decoding_a_broken_log_line_raises_value_error(line: str) -> None:
         Event.decode(line)
 
 
-def test_events_with_invalid_data_are_skipped() -> None:
+def test_log_lines_with_invalid_data_are_skipped() -> None:
     identity = lookup().identity
     wrong = [
         Event("tuned", identity, lookup().entry, data={"outcome": "odd"}),
@@ -112,7 +112,7 @@ def test_events_with_invalid_data_are_skipped() -> None:
     assert collect(("gw0", event) for event in wrong) == Collected()
 
 
-def test_a_log_line_cut_off_by_a_kill_loses_no_other_line(run: Callable[..., RunFolder]) -> None:
+def test_a_last_log_line_that_a_kill_cut_off_loses_no_other_line(run: Callable[..., RunFolder]) -> None:
     folder = run()
     log = folder.log("gw0")
     log.append(lookup("one").to_event())
@@ -134,7 +134,7 @@ def test_damaged_log_lines_are_counted_and_the_others_are_read(run: Callable[...
     assert ([event.test for _, event in events], damaged) == (["test_é.py::test"], 2)
 
 
-def test_tunings_of_a_run_that_still_lives_are_not_recovered(run: Callable[..., RunFolder]) -> None:
+def test_the_next_run_recovers_no_tunings_of_a_run_that_is_still_alive(run: Callable[..., RunFolder]) -> None:
     alive = run()
     alive.log("gw0").append(lookup().to_event())
 
@@ -145,7 +145,7 @@ def test_tunings_of_a_run_that_still_lives_are_not_recovered(run: Callable[..., 
     assert asked_in(alive) == [("gw0", lookup())]
 
 
-def test_an_unwritten_run_is_recovered_once_for_the_same_path(run: Callable[..., RunFolder]) -> None:
+def test_the_tunings_of_a_run_that_wrote_no_cache_are_recovered_once(run: Callable[..., RunFolder]) -> None:
     failed = run()
     failed.log("gw0").append(lookup().to_event())
     failed.close(written=False)
@@ -157,7 +157,9 @@ def test_an_unwritten_run_is_recovered_once_for_the_same_path(run: Callable[...,
     assert recovered_in(run()) == []
 
 
-def test_a_log_in_the_fallback_folder_is_recovered_later(tmp_path: Path, run: Callable[..., RunFolder]) -> None:
+def test_a_tuning_log_in_the_fallback_folder_is_recovered_by_the_next_run(
+    tmp_path: Path, run: Callable[..., RunFolder]
+) -> None:
     bases = (tmp_path / "cache", tmp_path / "elsewhere")
     bases[0].touch()  # no folder can be made there
     failed = run(bases=bases)
@@ -173,7 +175,7 @@ def test_a_log_in_the_fallback_folder_is_recovered_later(tmp_path: Path, run: Ca
     assert recovered_in(run(bases=bases)) == []
 
 
-def test_a_log_line_written_while_the_run_ends_is_recovered(run: Callable[..., RunFolder]) -> None:
+def test_a_log_line_written_while_its_run_ends_is_recovered_afterwards(run: Callable[..., RunFolder]) -> None:
     ending = run()
     worker = ending.log("gw0")
     worker.append(lookup("read").to_event())
@@ -194,7 +196,7 @@ def test_the_logs_of_a_run_are_removed_after_its_dump(tmp_path: Path, run: Calla
     assert not folder.path.exists()
 
 
-def test_a_run_ends_although_a_test_closed_its_lock_descriptor(run: Callable[..., RunFolder]) -> None:
+def test_a_run_ends_normally_if_a_test_closed_the_runs_lock_descriptor(run: Callable[..., RunFolder]) -> None:
     folder = run()
     lock = os.path.realpath(folder.path / "lock")
     (descriptor,) = [
@@ -209,7 +211,7 @@ def test_a_run_ends_although_a_test_closed_its_lock_descriptor(run: Callable[...
     assert not folder.path.exists()
 
 
-def test_a_full_disk_loses_only_the_line_being_logged(run: Callable[..., RunFolder]) -> None:
+def test_a_full_disk_loses_only_the_log_line_that_is_being_written(run: Callable[..., RunFolder]) -> None:
     folder = run()
     log = folder.log("gw0")
     log.append(lookup("before").to_event())
@@ -227,7 +229,7 @@ def test_a_full_disk_loses_only_the_line_being_logged(run: Callable[..., RunFold
     assert log.error == "File too large"
 
 
-def test_log_lines_that_workers_hand_over_are_counted_once(
+def test_log_lines_that_are_in_a_file_and_handed_over_are_counted_once(
     run: Callable[..., RunFolder],
 ) -> None:
     folder = run()
@@ -245,7 +247,7 @@ def test_log_lines_that_workers_hand_over_are_counted_once(
     assert len(recovered_in(run())) == 2
 
 
-def test_a_test_that_mocks_getpid_loses_no_log_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_test_that_mocks_os_getpid_loses_no_log_line(monkeypatch: pytest.MonkeyPatch) -> None:
     log = Log(None, "main")
     log.append(lookup("before").to_event())
     with monkeypatch.context() as patch:
@@ -277,7 +279,7 @@ def test_a_worker_finds_tunings_of_other_workers_but_not_its_own(run: Callable[.
     assert other_workers.find(lookup("own").identity.digest) is None
 
 
-def test_a_worker_does_not_take_a_verify_result_for_a_tuning(run: Callable[..., RunFolder]) -> None:
+def test_a_worker_does_not_take_the_result_of_a_verify_run_for_a_tuning(run: Callable[..., RunFolder]) -> None:
     folder, raced = run(), Event("raced", lookup().identity, claim="verify-1")
     folder.log("gw1").append(raced)
 
@@ -288,7 +290,7 @@ def test_a_worker_does_not_take_a_verify_result_for_a_tuning(run: Callable[..., 
     assert asked_in(folder) == []
 
 
-def test_a_killed_run_is_recovered_while_its_forked_child_lives(run: Callable[..., RunFolder]) -> None:
+def test_the_tunings_of_a_killed_run_are_recovered_while_its_child_lives(run: Callable[..., RunFolder]) -> None:
     killed = run()
     log = killed.log("gw0")
     log.append(lookup("parent").to_event())
@@ -311,7 +313,7 @@ def test_a_killed_run_is_recovered_while_its_forked_child_lives(run: Callable[..
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may give a folder away")
-def test_logs_of_another_user_are_neither_recovered_nor_removed(run: Callable[..., RunFolder]) -> None:
+def test_tuning_logs_of_another_user_are_neither_recovered_nor_removed(run: Callable[..., RunFolder]) -> None:
     other_run = run()
     other_run.log("gw0").append(lookup("theirs").to_event())
     other_run.close(written=False)
@@ -325,7 +327,9 @@ def test_logs_of_another_user_are_neither_recovered_nor_removed(run: Callable[..
 
 
 @pytest.mark.parametrize("place", ["behind a link", "in the folder"])
-def test_files_that_are_no_logs_are_not_removed(tmp_path: Path, run: Callable[..., RunFolder], place: str) -> None:
+def test_cleaning_up_tuning_logs_removes_no_other_files(
+    tmp_path: Path, run: Callable[..., RunFolder], place: str
+) -> None:
     runs = run().path.parent
     if place == "behind a link":
         runs.rename(tmp_path / "elsewhere")

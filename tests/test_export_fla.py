@@ -74,7 +74,7 @@ def export(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Export:
     return Export(tmp_path, capsys)
 
 
-def test_fla_finds_a_choice_by_its_device_its_kernel_and_its_key(export: Export) -> None:
+def test_fla_finds_an_exported_choice_by_device_kernel_and_key_values(export: Export) -> None:
     large = entry(64, *values(H=16, BT=64, scale=0.5, mode="sum", g=None), dtype("k"), dtype("g", "fp32"))
     small = entry(32, *values(H=8, BT=64, scale=0.5, mode="sum", g=None), dtype("k"), dtype("g", "fp32"))
     other = entry(128, *values(H=16, BT=64, scale=0.5, mode="sum", g=None), dtype("k"), dtype("g", "fp32"), device=H100)
@@ -91,7 +91,7 @@ def test_fla_finds_a_choice_by_its_device_its_kernel_and_its_key(export: Export)
     assert export.load(name, 32, *key) is None
 
 
-def test_fla_finds_a_choice_whether_a_flag_is_true_or_1(export: Export) -> None:
+def test_fla_finds_an_exported_choice_whether_a_flag_is_true_or_1(export: Export) -> None:
     """FLA distinguishes ``True`` and 1, and Triton and an entry do not."""
     export.write(entry(64, *values(H=1, IS_VARLEN=1, D=64)))
 
@@ -101,13 +101,13 @@ def test_fla_finds_a_choice_whether_a_flag_is_true_or_1(export: Export) -> None:
     assert export.load("chunk_fwd_kernel_h", 1, 0, 64) is None
 
 
-def test_fla_keys_leave_out_dtypes_of_tuples_and_descriptors(export: Export) -> None:
+def test_the_fla_export_omits_dtypes_of_tuples_and_descriptors_from_keys(export: Export) -> None:
     export.write(entry(64, *values(D=64), dtype("x"), dtype("pair.0"), dtype("descriptor.base")))
 
     assert export.load("chunk_fwd_kernel_h", 64, "torch.bfloat16") == ({"BK": 64}, 4, 3, 1)
 
 
-def test_fla_export_omits_kernels_of_one_name_if_choices_differ(export: Export) -> None:
+def test_the_fla_export_omits_a_key_for_which_same_named_kernels_disagree(export: Export) -> None:
     """FLA finds kernels by their names without the module."""
     entries = []
     for module, block in (("common", 64), ("simple_gla", 32)):
@@ -123,7 +123,7 @@ def test_fla_export_omits_kernels_of_one_name_if_choices_differ(export: Export) 
     assert export.load("chunk_kernel", 128) == ({"BK": 16}, 4, 3, 1)
 
 
-def test_the_fla_export_omits_problems_that_cannot_be_written(export: Export) -> None:
+def test_the_fla_export_omits_problems_that_its_file_format_cannot_hold(export: Export) -> None:
     flags = {f"FLAG_{number}": 1 for number in range(7)}
     status, lines, _ = export.write(
         entry(64, *values(D=64)),

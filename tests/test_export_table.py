@@ -96,7 +96,7 @@ def test_vllm_and_sglang_find_exported_choices_in_their_tables(export: Export, p
     assert config(folder, L4.name, 1, "fp8_w8a8", [128, 128])["BLOCK_SIZE_M"] == 128
 
 
-def test_a_table_without_preset_has_the_named_params_in_order(export: Export) -> None:
+def test_an_exported_table_without_preset_has_the_named_params_in_order(export: Export) -> None:
     options = ("--file={device}/N={N}[,K={K}].json", "--row=M", "--values=num_warps, BLOCK_SIZE_M")
 
     status, written, _ = export(entry(64, 32), entry(8, 16), entry(8, 64, K=4096), options=options)
@@ -129,7 +129,7 @@ def test_a_table_without_preset_has_the_named_params_in_order(export: Export) ->
         (("--preset=vllm", "--alias=A = B"), "--alias: works only with --to=python (leave it out)"),
     ],
 )
-def test_an_entry_that_fits_no_table_is_an_error_with_no_file(
+def test_a_table_export_with_an_entry_that_does_not_fit_writes_no_file(
     export: Export, options: tuple[str, ...], message: str
 ) -> None:
     status, _, error = export(entry(8, 16, topk=1), entry(8, 32, topk=2), options=options)
@@ -151,7 +151,9 @@ def test_an_entry_that_fits_no_table_is_an_error_with_no_file(
         ('{"triton_version": "3.4.0", "8": {"BLOCK": 16}}', True),
     ],
 )
-def test_a_table_replaces_only_a_table_whose_rows_it_has(export: Export, text: str, is_replaced: bool) -> None:
+def test_a_table_export_overwrites_only_a_table_whose_rows_it_has_too(
+    export: Export, text: str, is_replaced: bool
+) -> None:
     """A framework's own table has rows for which the cache has no choices."""
     (export.folder / "configs").mkdir()
     table = export.folder / "configs" / "a.json"
@@ -164,7 +166,7 @@ def test_a_table_replaces_only_a_table_whose_rows_it_has(export: Export, text: s
 
 
 @pytest.mark.parametrize("value", ["", "..", ".", "/", "a/b", "a\\b", "\0", "x" * 300], ids=ascii)
-def test_no_key_value_makes_the_export_leave_its_folder(export: Export, value: str) -> None:
+def test_no_key_value_makes_the_table_export_write_outside_its_folder(export: Export, value: str) -> None:
     before = {*export.folder.parent.rglob("*.json")}
 
     for file in ("{name}/outside/x.json", "{N}/{name}/x.json", "{N}{name}/x.json"):
@@ -177,7 +179,7 @@ def test_no_key_value_makes_the_export_leave_its_folder(export: Export, value: s
     assert not Path("/outside").exists()
 
 
-def test_a_link_that_leaves_the_export_folder_is_refused(export: Export) -> None:
+def test_the_table_export_refuses_a_link_that_leads_out_of_its_folder(export: Export) -> None:
     (export.folder / "elsewhere").mkdir()
     (export.folder / "configs").mkdir()
     (export.folder / "configs" / "latest").symlink_to("../elsewhere")
