@@ -433,6 +433,42 @@ def test_cute_tensors_with_different_layouts_are_different_problems(suite: Adapt
     }
 
 
+FAKE_LAYOUTS = """
+import cutlass, host, pytest
+from cutlass.cute import SymInt
+from cutlass.cute.runtime import from_dlpack, make_fake_tensor
+from pytest_autotune.tuners.shared.arguments import list_compiled_values
+
+def make(*shape): return from_dlpack(host.make_array(*shape))
+def make_fake(shape, stride): return make_fake_tensor(cutlass.Float32, shape, stride=stride)
+PAIRS = [
+    ("(8):(1)", make(8), make_fake((8,), (1,))),
+    ("(8,16):(16,1)", make(8, 16), make_fake((8, 16), (16, 1))),
+    ("(?):(1)", make(8).mark_layout_dynamic(), make_fake((SymInt(),), (1,))),
+    ("(?,?):(?{i64},1)", make(8, 16).mark_layout_dynamic(),
+        make_fake((SymInt(symbol="rows"), SymInt()), (SymInt(64), 1))),
+]
+
+@pytest.mark.parametrize("layout, real, fake", PAIRS, ids=[pair[0] for pair in PAIRS])
+def test_layouts(layout, real, fake):
+    [real_key, fake_key] = [list_compiled_values("x", tensor) for tensor in (real, fake)]
+    assert real_key == fake_key
+    assert real_key[-1].value == layout
+
+def test_a_division():
+    [_, layout] = list_compiled_values("x", make_fake((8, SymInt(divisibility=4)), (SymInt(64, divisibility=4), 1)))
+    assert layout.value == "(8,?{div=4}):(?{i64 div=4},1)"
+"""
+
+
+def test_a_fake_cute_tensor_has_the_key_of_a_real_tensor(suite: AdapterSuite) -> None:
+    """A fake tensor has no memory. A kernel that was compiled for its layout also runs on a real tensor."""
+    (suite.folder / "test_fake_layouts.py").write_text(FAKE_LAYOUTS)
+    done = suite.run("test_fake_layouts.py")
+
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 WRONG_CALL = """
 import host, pytest
 from cutlass.testing import JitArguments, tune

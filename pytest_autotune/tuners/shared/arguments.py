@@ -148,17 +148,36 @@ def _is_class_of_cute(cls: type) -> bool:
 def find_cute_layout(tensor: Any) -> str | None:
     """Return the layout of a tensor of CuTe, for which a kernel is compiled; None for tensors of other libraries.
 
-    The notation is CuTe's: ``(8,16):(16,1)``. A kernel gets each ``?`` at its launch. After ``mark_layout_dynamic()``,
-    the same tensor has the layout ``(?,?):(?{i64},1)``, and CuTe compiles another kernel.
+    The text is CuTe's own: the sizes of the dimensions, a colon, and their strides in elements.
+
+    =========================== ===================================================================
+    ``(8,16):(16,1)``           8 rows of 16 elements: all sizes and strides are compiled into the kernel
+    ``(?,?):(?{i64},1)``        the same tensor after ``mark_layout_dynamic()``: the kernel gets each ``?`` at its
+                                launch; a ``?`` is a number of 32 bits, and a ``?{i64}`` a number of 64 bits
+    ``(8,?{div=4}):(?{i64},1)`` the user promised that 4 divides the second size
+    =========================== ===================================================================
     """
     if not _is_class_of_cute(type(tensor)):
         return None
-    # Only the text of a tensor has its divisibility, {div=8}: "Tensor<0x7f5c40@gmem o (8,?{div=8}):(1,8)>".
+    # A real tensor's attributes do not have its "?" and "{div=8}". Its text has: "Tensor<0x7f5c@gmem o (8,?):(1,8)>".
     _, separator, layout = str(tensor).partition(" o ")
     if separator:
         return layout.removesuffix(">")
-    # A tensor without memory, such as those of make_fake_tensor().
-    return f"{tensor.shape}:{tensor.stride}".replace(", ", ",")
+    # A tensor of make_fake_tensor() has no memory, and its text has no layout. Its attributes have each "?".
+    return f"{_describe_fake_sizes(tensor.shape)}:{_describe_fake_sizes(tensor.stride)}"
+
+
+def _describe_fake_sizes(sizes: Iterable[Any]) -> str:
+    """Return the sizes or strides of a fake tensor as CuTe prints those of a real tensor: ``(8)``, ``(?,16)``.
+
+    A fake tensor adds to each ``?`` the name that the user gave it, and ``div=1``: ``rows ?{div=1}``, ``?{i64 div=1}``.
+    """
+    texts = []
+    for size in sizes:
+        _name, question_mark, properties = str(size).rpartition("?")
+        properties = properties.replace("{div=1}", "").replace(" div=1}", "}")
+        texts.append(question_mark + properties)
+    return f"({','.join(texts)})"
 
 
 def is_stream(value: object) -> bool:

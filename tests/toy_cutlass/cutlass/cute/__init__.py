@@ -12,6 +12,18 @@ class Tensor:
     pass
 
 
+class SymInt:
+    """A size or stride of a fake tensor that a kernel gets at its launch."""
+
+    def __init__(self, width: int = 32, *, divisibility: int = 1, symbol: str | None = None) -> None:
+        self.symbol = symbol
+        self.properties = f"div={divisibility}" if width == 32 else f"i{width} div={divisibility}"
+
+    def __str__(self) -> str:
+        prefix = f"{self.symbol} " if self.symbol else ""
+        return f"{prefix}?{{{self.properties}}}"
+
+
 def decorate(function: Any, executor_name: str) -> Any:
     @wraps(function)
     def jit_wrapper(*args: Any, **kwargs: Any) -> Any:

@@ -11,7 +11,7 @@ from cutlass.runtime import make_fake_stream as make_fake_stream
 
 class FakeTensor(cute.Tensor):
     def __init__(
-        self, element_type: Any, shape: tuple[int, ...], stride: tuple[int, ...], assumed_align: int | None
+        self, element_type: Any, shape: tuple[Any, ...], stride: tuple[Any, ...], assumed_align: int | None
     ) -> None:
         self.element_type = element_type
         self.shape = shape
@@ -44,6 +44,12 @@ class Tensor(cute.Tensor):
 
 def from_dlpack(tensor: Any, assumed_align: int | None = None) -> Tensor:
     return Tensor(tensor, assumed_align)
+
+
+def make_fake_tensor(
+    dtype: Any, shape: tuple[Any, ...], stride: tuple[Any, ...], *, assumed_align: int | None = None
+) -> FakeTensor:
+    return FakeTensor(dtype, shape, stride, assumed_align)
 
 
 def make_fake_compact_tensor(
