@@ -621,8 +621,8 @@ def test_prune_command_keeps_entries_that_the_run_of_a_shard_did_not_load(run: R
     assert run(*arguments)[1] == [
         "1 entry dropped, 2 kept",
         "  triton:lib.add (M=2, a.dtype=fp16) on NVIDIA H200",
-        "1 unused entry stays: not every process of the reports loaded this part of the cache "
-        "(run the tests again with this cache, for new reports)",
+        "1 unused entry stays: not every process that uses the cache had loaded this part of it for all its tests "
+        "(run the tests again with --autotune-load=a.textproto, for new reports)",
     ]
     assert entries_of("a.textproto") == {entry(1), entry(3)}
     report("3.json", [entry(1, source="old")], incomplete="-k selects tests", loaded=[entry(1, source="old")])
@@ -633,16 +633,26 @@ def test_prune_command_keeps_entries_that_the_run_of_a_shard_did_not_load(run: R
 
 
 @pytest.mark.parametrize(
-    ("loaded_path", "dropped"),
-    [("b/c.textproto", 1), ("/ci/a/c.textproto", 0), ("c.textproto", 0), ("main.textproto", 1)],
+    ("loaded_path", "asks_for_kernel", "dropped"),
+    [
+        ("b/c.textproto", False, 1),
+        ("b/c.textproto", True, 0),
+        ("/ci/a/c.textproto", False, 0),
+        ("c.textproto", False, 0),
+        ("main.textproto", False, 1),
+        ("main.textproto", True, 0),
+    ],
 )
-def test_prune_command_ignores_the_report_of_a_run_with_another_cache(run: Run, loaded_path: str, dropped: int) -> None:
-    """The shard asks for a kernel of the file. With another path, a cache of a single test has answered."""
+def test_prune_command_ignores_a_report_only_if_its_run_needs_no_entry(
+    run: Run, loaded_path: str, asks_for_kernel: bool, dropped: int
+) -> None:
+    """A shard that asks for a kernel of the file may have loaded the file for a single test."""
     Path("a").mkdir()
     write("a/c.textproto", entry(1), entry(2))
     other = entry(9, kernel="lib.mul")
+    asked = [other, entry(1)] if asks_for_kernel else [other]
     report("1.json", [entry(1)], incomplete="-k selects tests", loaded=[entry(1), entry(2)])
-    report("2.json", [entry(1), other], incomplete="-k selects tests", loaded=[other], loaded_path=loaded_path)
+    report("2.json", asked, incomplete="-k selects tests", loaded=[other], loaded_path=loaded_path)
 
     output = run("prune", "a/c.textproto", "--unused-in=1.json", "--unused-in=2.json", "--together")[1]
 

@@ -69,8 +69,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except CacheError as error:
         print(f"{PROGRAM}: {error}", file=sys.stderr)
     except click.UsageError as error:
-        path = error.ctx.command_path if error.ctx else PROGRAM
-        print(f"{path}: {error.format_message().removesuffix('.')} (see {path} --help)", file=sys.stderr)
+        print(_describe_usage_error(error), file=sys.stderr)
     except (click.Abort, KeyboardInterrupt):
         return INTERRUPTED
     except OSError as error:
@@ -79,6 +78,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         print(f"{PROGRAM}: {error.filename or 'standard output'}: {error.strerror or error}", file=sys.stderr)
     return FAILED
+
+
+def _describe_usage_error(error: click.UsageError) -> str:
+    """Return the line for wrong arguments. Its brackets have the remedy of the message, if any, and name the help."""
+    path = error.ctx.command_path if error.ctx else PROGRAM
+    message = error.format_message().removesuffix(".")
+    if message.endswith(")"):
+        return f"{path}: {message[:-1]}; see {path} --help)"
+    return f"{path}: {message} (see {path} --help)"
 
 
 def _prepare_process() -> None:

@@ -13,6 +13,7 @@ the processes loaded them: an entry that is newer than the reports stays.
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -104,25 +105,18 @@ def command(
     # The reports in a folder are parts of one run.
     are_parts = together or folder is not None
     _refuse_contradictions(paths, folder, expect, are_parts, allow_skipped)
-    report_paths = list(paths)
-    if folder is not None:
-        report_paths += _list_folder_paths(folder, expect)
-    reports = [_read_report(path, may_be_incomplete=are_parts) for path in report_paths]
+    reports = _read_reports(paths, folder, expect, are_parts)
     store = stores.open_store(file)
     cache = with_warning(store.read())
     doubts = _list_doubts(reports, allow_skipped)
     if doubts:
-        # Nothing is dropped, and the lines say why.
+        # A test may need any entry, so nothing is dropped.
         print_lines([_describe_counts([], cache, dry_run), *doubts])
         return OK
     selection = UnusedSelection(reports, file, are_parts=are_parts, device=device)
     unused_entries = selection.select_unused(cache)
     _drop_and_print(store, cache, unused_entries, selection, dry_run)
-    newer_entries = selection.select_newer(cache)
-    if newer_entries:
-        entries = describe_count(len(newer_entries), "unused entry stays", "unused entries stay")
-        remedy = "run the tests again with this cache, for new reports"
-        print_lines([f"{entries}: not every process of the reports loaded this part of the cache ({remedy})"])
+    _print_newer(selection.select_newer(cache), file)
     if exit_code and unused_entries:
         return FOUND
     return OK
@@ -149,6 +143,16 @@ def _drop_and_print(
     print_lines(lines)
     if updated is not None:
         refuse_file_beside(str(store), updated)
+
+
+def _print_newer(newer_entries: Sequence[Entry], file: str) -> None:
+    """Print how many unused entries stay because they may be newer than a report; nothing if there is none."""
+    if not newer_entries:
+        return
+    entries = describe_count(len(newer_entries), "unused entry stays", "unused entries stay")
+    reason = "not every process that uses the cache had loaded this part of it for all its tests"
+    remedy = f"run the tests again with --autotune-load={shlex.quote(file)}, for new reports"
+    print_lines([safe(f"{entries}: {reason} ({remedy})")])
 
 
 def _list_doubts(reports: Sequence[ReportedUse], allow_skipped: bool) -> list[str]:
@@ -197,6 +201,21 @@ def _refuse_contradictions(
         raise click.UsageError("--allow-skipped works only for the parts of one run (add --together or --reports)")
 
 
+def _read_reports(paths: Sequence[str], folder: str | None, expect: int | None, are_parts: bool) -> list[ReportedUse]:
+    """Read the reports that the user named one by one, and the reports in the folder.
+
+    :param paths: the reports of ``--unused-in``.
+    :param folder: the value of ``--reports``; None if the option was not typed.
+    :param expect: the number of reports that the folder must have.
+    :param are_parts: the reports are parts of one run, so each may be of an incomplete run.
+    :raises CacheError: if a report is missing, unusable or of an incomplete run.
+    """
+    all_paths = list(paths)
+    if folder is not None:
+        all_paths += _list_folder_paths(folder, expect)
+    return [_read_report(path, may_be_incomplete=are_parts) for path in all_paths]
+
+
 def _list_folder_paths(folder: str, expect: int | None) -> list[str]:
     """Return the paths of the reports in a folder, without those of processes that a later attempt of CI repeated.
 
@@ -226,21 +245,21 @@ class ReportedUse:
     no_part_reason: str = ""
     loaded_paths: tuple[str, ...] = ()
 
-    def may_have_loaded(self, cache: Cache, file: str) -> bool:
-        """Whether the run loaded a cache for all its tests: a file of this path, or an entry of the cache.
+    def may_use(self, cache: Cache, file: str) -> bool:
+        """Whether tests of the run may need entries of a cache: the run loaded it, or asked for one of its kernels.
 
-        :param file: the path or URL of the cache.
+        A run that asked for a kernel may have loaded the cache only for a single test. The record has no entries of
+        such a cache.
+
+        :param file: the path or URL of the cache. On the machine of the run, the file may be in another folder.
         """
         if any(_may_be_same_file(path, file) for path in self.loaded_paths):
             return True
-        if any(entry.identity.digest in self.record.initial_entries for entry in cache.entries):
-            return True
-        # A run that only dumped read its dump path, which has no place among the loaded paths.
-        return not self.loaded_paths and bool(self.record.initial_entries) and self.asked_for(cache)
-
-    def asked_for(self, cache: Cache) -> bool:
-        """Whether the run asked for a kernel of a cache. The cache of a single test may have answered."""
-        return any(entry.problem.name in self.usage.asked_kernels for entry in cache.entries)
+        for entry in cache.entries:
+            was_loaded = entry.identity.digest in self.record.initial_entries
+            if was_loaded or entry.problem.name in self.usage.asked_kernels:
+                return True
+        return False
 
     def describe_doubt(self, allow_skipped: bool) -> str:
         """Return why a test of this run may need an entry for which it did not ask; empty if no test may.
@@ -268,7 +287,10 @@ class ReportedUse:
 
 
 def _may_be_same_file(path: str, other_path: str) -> bool:
-    """Whether two paths or URLs may name one file: ``tests/a.pb`` and ``/ci/tests/a.pb``, but not ``b/a.pb``."""
+    """Whether two paths or URLs may name one file, seen from different folders: the shorter is the end of the longer.
+
+    This is so for ``tests/a.pb`` and ``/ci/tests/a.pb``, but not for ``tests/a.pb`` and ``b/a.pb``.
+    """
     name_pairs = zip(_list_names_backwards(path), _list_names_backwards(other_path), strict=False)
     return all(name == other_name for name, other_name in name_pairs)
 
@@ -322,23 +344,22 @@ class UnusedSelection:
     def _list_candidates(self, cache: Cache) -> list[Entry]:
         """Return the entries of a cache that the reports can call unused.
 
-        The report of a run of its own lists its unused entries itself. The parts of one run must have loaded an entry.
-        An entry that a part did not load is newer than the report of this part, so a test of this part may ask for it.
-        A part that loaded only other caches, or loaded this cache only for a single test, does not count.
+        The report of a run of its own lists its unused entries itself, so all entries of the cache are returned. If the
+        reports are parts of one run, an entry is returned if every part that may use the cache loaded the entry for all
+        its tests. Otherwise the entry may be newer than the report of a part, and a test of this part may need it now.
         """
         if self._joint_usage is None:
             return list(cache.entries)
-        loaded_by_all = frozenset(entry.identity.digest for entry in cache.entries)
-        has_used_any = False
-        for report in self._reports:
-            if report.may_have_loaded(cache, self._file):
-                has_used_any = True
-                loaded_by_all &= report.record.initial_entries
-            elif report.asked_for(cache):
-                has_used_any = True
-        if not has_used_any:
+        parts_with_cache = [report for report in self._reports if report.may_use(cache, self._file)]
+        if not parts_with_cache:
+            # The reports say nothing about this cache.
             return []
-        return [entry for entry in cache.entries if entry.identity.digest in loaded_by_all]
+        candidates = []
+        for entry in cache.entries:
+            digest = entry.identity.digest
+            if all(digest in report.record.initial_entries for report in parts_with_cache):
+                candidates.append(entry)
+        return candidates
 
     def _is_unused(self, entry: Entry) -> bool:
         """Whether to drop an entry: ``--device`` selects it, and it is unused by the rules of the class."""

@@ -631,7 +631,7 @@ def test_prune_of_a_reports_folder_needs_the_number_of_processes(
     prune = ["prune", "cache.textproto", "--reports=reports/", "--dry-run", "--exit-code"]
 
     assert main(prune) == 4
-    assert "a process may be missing (add --expect=N, the number of processes)" in capsys.readouterr().err
+    assert "a process may be missing (add --expect=N, the number of processes; see pytest-" in capsys.readouterr().err
 
     assert main([*prune, "--expect=3"]) == 1
     assert "1 entry would be dropped, 5 kept" in capsys.readouterr().out
@@ -697,6 +697,34 @@ def test_prune_keeps_all_entries_if_a_process_ended_early(
     assert lines[0] == "0 entries dropped, 6 kept"
     assert lines[1].endswith(", so its tests may need any entry, and no entry was dropped")
     assert main(["prune", "cache.textproto", "--reports=reports/", "--expect=3"]) == 4
+
+
+def test_prune_keeps_entries_of_a_test_cache_newer_than_the_reports(
+    serial_suite: Suite, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The report of a process does not have the entries that only a marker loaded. Each of them may be a newer one."""
+    test = """
+import pytest
+
+@pytest.mark.autotune_cache(load="own.textproto")
+@pytest.mark.parametrize("m", range({count}))
+def test_own(tune, m): tune("lib.own", M=m)
+"""
+    serial_suite.write(test_own=test.format(count=1)).run("--autotune-update")
+    serial_suite.run("--autotune-report=r.json")
+    serial_suite.write(test_own=test.format(count=2)).run("--autotune-update")
+    own_cache = serial_suite.folder / "own.textproto"
+    before = own_cache.read_bytes()
+    capsys.readouterr()
+
+    assert main(["prune", "own.textproto", "--together", "--unused-in=r.json", "--exit-code"]) == 0
+
+    assert own_cache.read_bytes() == before
+    assert capsys.readouterr().out.splitlines() == [
+        "0 entries dropped, 2 kept",
+        "1 unused entry stays: not every process that uses the cache had loaded this part of it for all its tests "
+        "(run the tests again with --autotune-load=own.textproto, for new reports)",
+    ]
 
 
 @pytest.mark.parametrize(
