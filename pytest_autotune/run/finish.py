@@ -113,7 +113,7 @@ def _keep_entries(settled: SettledRun, dump_cache: Cache) -> KeptEntries:
     if selected.recovered:
         # The entries of killed runs are changes of the dump path, too.
         merged = replace(merged, changes=compare_caches(written_cache, merged.cache))
-    return KeptEntries(merged, frozenset(dropped), _count_recovered(selected, merged.cache))
+    return KeptEntries(merged, frozenset(dropped), _count_recovered(settled, selected, merged.cache))
 
 
 def add_recovered(cache: Cache, recovered: Sequence[Lookup], keeps_candidates: bool = False) -> Cache:
@@ -131,10 +131,10 @@ def add_recovered(cache: Cache, recovered: Sequence[Lookup], keeps_candidates: b
     return merge_run(cache, collect_measurements(recovered), rules=rules).cache
 
 
-def _count_recovered(selected: _SelectedLookups, merged_cache: Cache) -> int:
+def _count_recovered(settled: SettledRun, selected: _SelectedLookups, merged_cache: Cache) -> int:
     """Return the number of entries of killed runs that the dump path has now, and that this run did not ask for."""
     recovered_identities = {lookup.identity for lookup in selected.recovered}
-    asked_identities = {lookup.identity for lookup in selected.current}
+    asked_identities = {lookup.identity for lookup in settled.lookups}
     merged_identities = {entry.identity for entry in merged_cache.entries}
     return len((recovered_identities - asked_identities) & merged_identities)
 
@@ -156,7 +156,7 @@ def _select_lookups(settled: SettledRun, dump_cache: Cache) -> _SelectedLookups:
     file_identities = {entry.identity for entry in (*run.initial.file_entries, *dump_cache.entries)}
     return _SelectedLookups(
         plan.select_lookups(settled.lookups, file_identities, dump_cache),
-        plan.select_lookups(settled.recovered, file_identities, dump_cache),
+        plan.select_recovered(settled.recovered, file_identities, dump_cache),
     )
 
 

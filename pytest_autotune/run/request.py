@@ -87,6 +87,17 @@ class DumpPlan(ABC):
         :param dump_cache: the content of the dump path.
         """
 
+    @abstractmethod
+    def select_recovered(
+        self, lookups: Iterable[Lookup], file_identities: Collection[Identity], dump_cache: Cache
+    ) -> list[Lookup]:
+        """Return the tunings of killed runs that belong to the cache.
+
+        :param lookups: the tunings of killed runs with this dump path.
+        :param file_identities: of the entries in the loaded files and in the dump path.
+        :param dump_cache: the content of the dump path.
+        """
+
     def select_used(self, used: Sequence[Entry], base: Cache) -> list[Entry]:
         """Return the used entries that belong to the cache.
 
@@ -130,6 +141,12 @@ class NoDump(DumpPlan):
         """Return all lookups: reports show every change; see :class:`DumpPlan`."""
         return list(lookups)
 
+    def select_recovered(
+        self, lookups: Iterable[Lookup], file_identities: Collection[Identity], dump_cache: Cache
+    ) -> list[Lookup]:
+        """Return no lookup: a later run that writes the cache takes the tunings; see :class:`DumpPlan`."""
+        return []
+
 
 class FileDump(DumpPlan):
     """The run writes a file or a folder, which belongs to this suite alone."""
@@ -171,17 +188,37 @@ class FileDump(DumpPlan):
             protected_problems = {entry.problem for entry in dump_cache.entries}
         selected_lookups = []
         for lookup in lookups:
-            belongs_to_test_cache = bool(lookup.test_cache) and self._belongs_to_test_cache(lookup, file_identities)
-            if lookup.problem not in protected_problems and not belongs_to_test_cache:
-                selected_lookups.append(lookup)
+            if lookup.problem in protected_problems or self._belongs_to_test_cache(lookup, file_identities):
+                continue
+            selected_lookups.append(lookup)
+        return selected_lookups
+
+    def select_recovered(
+        self, lookups: Iterable[Lookup], file_identities: Collection[Identity], dump_cache: Cache
+    ) -> list[Lookup]:
+        """Return the tunings of killed runs that belong to the cache; see :class:`DumpPlan`.
+
+        With ``--autotune-update=new``, a tuning is left out if the dump path has an entry of the same identity. An
+        entry with another fingerprint of the same problem does not count: the tuning is added beside it.
+        """
+        protected_identities: set[Identity] = set()
+        if self.only_adds:
+            protected_identities = {entry.identity for entry in dump_cache.entries}
+        selected_lookups = []
+        for lookup in lookups:
+            if lookup.identity in protected_identities or self._belongs_to_test_cache(lookup, file_identities):
+                continue
+            selected_lookups.append(lookup)
         return selected_lookups
 
     def _belongs_to_test_cache(self, lookup: Lookup, file_identities: Collection[Identity]) -> bool:
         """Whether the entry of a lookup belongs only to the cache that its test loads for itself.
 
-        :param lookup: of a test that loads a cache for itself.
         :param file_identities: of the entries in the loaded files and in the dump path.
         """
+        if not lookup.test_cache:
+            # The test loads no cache for itself.
+            return False
         if self.is_update:
             # An update writes the entry into the test's cache.
             return True

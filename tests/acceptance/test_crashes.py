@@ -181,6 +181,27 @@ def test_a_recovered_tuning_removes_no_entry_of_its_problem(
         assert any(line.startswith("recovered 1 tuning of") for line in section(result))
 
 
+@pytest.mark.parametrize("killed_update", ["--autotune-update", "--autotune-update=new"])
+def test_an_update_with_new_adds_the_tuning_of_a_killed_run(serial_suite: Suite, section, killed_update: str) -> None:
+    """The cache has an older entry of the same problem, which stays. An entry of the same code stays as it is."""
+    suite = serial_suite.write(test_made=FACTORY)
+    suite.dump("-k", "first", SOURCE="first")
+    before = suite.cache.read_text()
+    process = start_run(suite, UPDATE[0], killed_update, SOURCE="edited", KILL="1")
+    assert process.wait(60) == -signal.SIGKILL
+    assert suite.cache.read_text() == before
+    update = [UPDATE[0], "--autotune-update=new"]
+
+    result = suite.run(*update, "-k", "first", SOURCE="edited")
+
+    assert suite.tunings == []
+    text = suite.cache.read_text()
+    assert [line for line in before.splitlines() if line not in text.splitlines()] == []
+    assert sorted(re.findall(r'name: "source" text: "([^"]*)"', text)) == ["edited", "first", "second"]
+    assert any(line.startswith("recovered 1 tuning of") for line in section(result))
+    assert "stale not changed" not in result.stdout.str()
+
+
 OWN_CACHE = """
 import os, signal, pytest
 @pytest.mark.autotune_cache(load="own.textproto")
