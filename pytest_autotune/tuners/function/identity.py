@@ -23,7 +23,7 @@ from types import FunctionType, MethodType, ModuleType
 from typing import Any, TypeGuard
 from weakref import ref
 
-from pytest_autotune.cache.model import UncacheableError, Value
+from pytest_autotune.cache.model import UncacheableError, Value, plain_value
 from pytest_autotune.cache.structured import JSON_LIST, JSON_TUPLE
 from pytest_autotune.tuners.function.carried import carried_text
 from pytest_autotune.tuners.source.attributes import (
@@ -33,6 +33,7 @@ from pytest_autotune.tuners.source.attributes import (
     find_in_class,
     is_descriptor,
     is_instance,
+    is_scalar,
     list_items,
     list_stored_attributes,
     mangled_name,
@@ -41,10 +42,10 @@ from pytest_autotune.tuners.source.attributes import (
 )
 from pytest_autotune.tuners.source.code_text import (
     NoDigestError,
+    UncacheableErrors,
     list_imports,
     read_function,
     syntax_text,
-    uncacheable_errors,
 )
 from pytest_autotune.tuners.source.functions import (
     closure_cells,
@@ -124,6 +125,7 @@ def list_sources(source: object, *callbacks: object) -> tuple[object, ...]:
     each test of a problem writes its own lambda. A lambda that calls no such function stays itself.
 
     :param source: the argument ``source=``; None if the user did not pass it.
+    :param callbacks: the callbacks of the search; None for a callback that the user did not pass.
     """
     if is_instance(source, (list, tuple)):
         return tuple(list_items(source))
@@ -131,10 +133,12 @@ def list_sources(source: object, *callbacks: object) -> tuple[object, ...]:
         return (source,)
     sources: list[object] = []
     for callback in callbacks:
+        if callback is None:
+            continue
         if _is_class_of_user(_without_arguments(callback)):
             sources.append(callback)
             continue
-        with uncacheable_errors():
+        with UncacheableErrors():
             function = python_function(_find_kernel(callback))
         if function is None:
             continue
@@ -240,7 +244,7 @@ def read_source_argument(source: object) -> DigestedSource | None:
         # Line ends depend on the settings of a checkout.
         content = source.read_bytes().replace(b"\r\n", b"\n")
         return _build_text_source(source.name, content.decode("utf-8", "surrogateescape"))
-    with uncacheable_errors():
+    with UncacheableErrors():
         bound_kernel = _BoundKernel.build(source)
     root = _find_root(bound_kernel.kernel)
     if root is None and not is_instance(bound_kernel.kernel, ModuleType):
@@ -251,7 +255,7 @@ def read_source_argument(source: object) -> DigestedSource | None:
     arguments = _list_arguments(source)
     if kernel_source is None or not arguments:
         return kernel_source
-    with uncacheable_errors():
+    with UncacheableErrors():
         code_in_arguments = read_code_in_values(arguments, root)
     if code_in_arguments is None:
         return kernel_source
@@ -376,7 +380,8 @@ def _find_class_of_method(source: object) -> type:
             return owner
         return type(owner)
     # A decorated function is an object that can be called, too. Its kernel is the function, and no __call__.
-    if callable(source) and _find_kernel(source) is find_in_class(type(source), "__call__"):
+    is_object = type(source) is not FunctionType and callable(source)
+    if is_object and _find_kernel(source) is find_in_class(type(source), "__call__"):
         return type(source)
     if has_object or _is_class_of_user(source):
         return _NO_CLASS
@@ -489,6 +494,8 @@ def _find_kernel(source: object) -> object:
     source = _without_arguments(source)
     if is_instance(source, MethodType):
         source = source.__func__
+    if type(source) is FunctionType:
+        return source
     # A class of the user is called as a whole, also if its metaclass has a __call__.
     if _is_class_of_user(source):
         return source
@@ -534,6 +541,8 @@ def stable_part(name: str, value: object) -> Value:
     :raises UncacheableError: for a value without a stable form.
     :raises CarriedError: for a function that carries such a value.
     """
+    if is_scalar(value):  # for speed: most values of a key are scalars
+        return plain_value(name, value)
     inner: Any = unwrapped(value)
     if _find_container_type(inner) is not None:
         encoded_items = []
@@ -639,17 +648,18 @@ def list_class_lines(name: str, value: object) -> list[str]:
     The encoded value has only the name of a member, such as ``Mode.FAST``, and only the values of a named tuple. The
     user may edit the class, so that the member has another value, or the tuple other names.
     """
+    if is_scalar(value):  # for speed: most values of a key are scalars
+        return []
     inner: Any = unwrapped(value)
-    is_user_class = not is_library_code(type(inner))
     if is_instance(inner, enum.Enum):
-        if not is_user_class:
+        if is_library_code(type(inner)):
             return []
         return [f"{name}: {immutable_text(inner)}"]
     if _find_container_type(inner) is None:
         return []
     lines = []
     field_names = find_in_class(type(inner), "_fields")
-    if is_user_class and is_instance(field_names, tuple):
+    if is_instance(field_names, tuple) and not is_library_code(type(inner)):
         lines.append(f"{name}: {class_name(type(inner))}({', '.join(map(str, list_items(field_names)))})")
     for index, item in enumerate(list_items(inner)):
         lines += list_class_lines(f"{name}.{index}", item)

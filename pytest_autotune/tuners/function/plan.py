@@ -246,10 +246,12 @@ class DeferredCallError(TypeError):
 def check_callbacks(callbacks: Mapping[str, object]) -> None:
     """Check that a call of each callback runs it.
 
-    :param callbacks: the callbacks by the names of their parameters.
+    :param callbacks: the callbacks by the names of their parameters; None for a callback that the user did not pass.
     :raises DeferredCallError: for an ``async def`` or generator function.
     """
     for parameter, callback in callbacks.items():
+        if callback is None:
+            continue
         kind = find_deferred_kind(callback)
         if kind:
             raise DeferredCallError(f"{parameter}=", kind)

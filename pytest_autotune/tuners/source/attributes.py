@@ -29,6 +29,7 @@ _HEAP_TYPE = 1 << 9
 _OF_FUNCTIONS = frozenset(dir(FunctionType))
 #: The kinds of methods that a class stores. An attribute of the object itself comes before them.
 _METHODS = frozenset({FunctionType, staticmethod, classmethod})
+_SCALARS: frozenset[type] = frozenset({int, str, bool, float, type(None)})
 #: The default of :func:`read_stored` if a caller must tell a missing attribute from None.
 MISSING = object()
 
@@ -47,6 +48,11 @@ def has_type(value: object, classes: frozenset[type]) -> bool:
     cls = type(value)
     # A metaclass may have a hash of the user.
     return type(cls) is type and cls in classes
+
+
+def is_scalar(value: object) -> bool:
+    """Whether a value is None or a plain number, text or bool. It has no code and nothing inside."""
+    return has_type(value, _SCALARS)
 
 
 def class_attributes(cls: type) -> Mapping[str, Any]:

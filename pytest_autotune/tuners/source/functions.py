@@ -27,8 +27,8 @@ from pytest_autotune.tuners.source.attributes import (
     class_name,
     find_in_class,
     find_owner,
-    has_type,
     is_instance,
+    is_scalar,
     module_attributes,
     own_attributes,
     read_stored,
@@ -43,7 +43,6 @@ _IN_BOTH |= {"sqrt_rn"}
 #: A word without a module before it means the function that most public kernels import under this word, so that their
 #: digests need no public name. For these words it is libdevice's (Liger, Unsloth, FlagGems), for all others ``tl``'s.
 _MOSTLY_LIBDEVICE = {"div_rn", "rsqrt"}
-_SCALARS: frozenset[type] = frozenset({int, str, bool, float, type(None)})
 #: The arguments of ``triton.jit`` that are compiled in.
 _TRITON_OPTIONS = ("noinline", "do_not_specialize", "do_not_specialize_on_alignment", "debug")
 #: The arguments of Numba's decorators that are compiled in.
@@ -170,7 +169,7 @@ def python_function(value: object) -> FunctionType | None:
     # For speed: most values are functions or scalars.
     if type(value) is FunctionType and not is_tuned_wrapper(value):
         return value
-    if has_type(value, _SCALARS):
+    if is_scalar(value):
         return None
     for layer in list_layers(value):
         if type(layer) is FunctionType and not is_tuned_wrapper(layer):

@@ -55,13 +55,13 @@ from pytest_autotune.tuners.source.attributes import (
     class_attributes,
     class_module,
     class_name,
-    has_type,
     is_instance,
+    is_scalar,
     list_items,
 )
 from pytest_autotune.tuners.source.code_digests import CodeDigests, list_passes
 from pytest_autotune.tuners.source.code_digests import digest as digest
-from pytest_autotune.tuners.source.code_text import uncacheable_errors
+from pytest_autotune.tuners.source.code_text import UncacheableErrors
 from pytest_autotune.tuners.source.functions import (
     find_public_name,
     find_shortest_name,
@@ -78,7 +78,6 @@ from pytest_autotune.tuners.source.values import DtypeName, UsedValues, is_dtype
 FORM = "digest.2"
 #: A kernel whose source has more parts gets a note.
 MOST_PARTS = 500
-_SCALARS: frozenset[type] = frozenset({int, str, bool, float, type(None)})
 
 
 def is_library_class(value: object) -> bool:
@@ -150,7 +149,7 @@ def read_source(
     implementations = list_implementations(function)
     if implementations:
         return _read_implementations(implementations, carried)
-    with uncacheable_errors():
+    with UncacheableErrors():
         for digests in list_passes(carried, function, is_kept):
             text = digests.digest_function(kernel, own_cells, named)
     return _build_source(text, digests)
@@ -204,7 +203,7 @@ def read_method_source(method: object, cls: type, owner: object) -> DigestedSour
     :param owner: the object, for the code that it stores; None if it stores nothing.
     :raises UncacheableError: if the source of a function cannot be read.
     """
-    with uncacheable_errors():
+    with UncacheableErrors():
         for digests in list_passes(carried=False, root=_find_function(method), is_kept=True):
             text = digests.digest_method(method, cls, owner)
     return _build_source(text, digests)
@@ -215,7 +214,7 @@ def read_class_source(cls: type) -> DigestedSource:
 
     :raises UncacheableError: if the source of a function cannot be read.
     """
-    with uncacheable_errors():
+    with UncacheableErrors():
         for digests in list_passes(carried=False, root=cls, is_kept=True):
             text = digests.digest_class(cls)
     return _build_source(text, digests)
@@ -229,7 +228,7 @@ def read_code_in_values(values: Iterable[object], root: FunctionType | type | No
     :param root: the function or class that the values are for.
     :raises UncacheableError: if the source of a function cannot be read.
     """
-    with uncacheable_errors():
+    with UncacheableErrors():
         for digests in list_passes(carried=False, root=root):
             texts = [digests.describe_code_in(value) for value in values]
     return _build_source_of_texts([text for text in texts if text is not None], digests)
@@ -240,7 +239,7 @@ def read_code_in_objects(function: FunctionType) -> DigestedSource | None:
 
     :raises UncacheableError: if the source of a function cannot be read.
     """
-    with uncacheable_errors():
+    with UncacheableErrors():
         for digests in list_passes(carried=False, root=function):
             texts = digests.describe_objects(function)
     return _build_source_of_texts(texts, digests)
@@ -258,7 +257,7 @@ def class_digest(cls: type) -> str:
 
     :raises UncacheableError: if no digest can be made.
     """
-    with uncacheable_errors():
+    with UncacheableErrors():
         for digests in list_passes(carried=True, root=cls):
             text = digests.digest_class(cls)
     return text
@@ -266,7 +265,7 @@ def class_digest(cls: type) -> str:
 
 def immutable_text(value: object) -> str | None:
     """Return the text of a value that cannot change, equal in every process; None for other values."""
-    with uncacheable_errors():
+    with UncacheableErrors():
         return CodeDigests(carried=True, root=None).describe_constant(value)
 
 
@@ -303,11 +302,11 @@ def stable_value(name: str, value: object, dtype_apart: bool = False, carried: b
     :param carried: whether values in the closures and defaults of functions count.
     :raises UncacheableError: for a value without a stable form, such as a tensor, and a name that UTF-8 cannot encode.
     """
-    if has_type(value, _SCALARS):  # for speed: most values are scalars, and a space has hundreds of values
+    if is_scalar(value):  # for speed: most values are scalars, and a space has hundreds of values
         return plain_value(name, value)
     if type(value) is DtypeName:  # for speed: the key of a kernel has the dtype of each tensor
         return scalar_value(name, value, dtype_apart)
-    with uncacheable_errors():
+    with UncacheableErrors():
         return _encode_value(name, value, dtype_apart, carried)
 
 
@@ -354,7 +353,7 @@ def callable_text(value: object, carried: bool = True) -> str:
     :param carried: whether the values in closures, the arguments of a ``partial``, and objects count.
     :raises UncacheableError: if a value has no stable form, or a source cannot be read.
     """
-    with uncacheable_errors():
+    with UncacheableErrors():
         return _describe_callable(value, carried)
 
 
