@@ -8,7 +8,7 @@ from types import ModuleType
 
 import pytest
 
-from pytest_autotune.tuners.source.source_digest import source_digest
+from pytest_autotune.tuners.source.source_digest import read_source, source_digest
 from tests.test_source_digest import load
 
 __all__ = ["load"]
@@ -170,3 +170,62 @@ def kernel(x):
     return added(x)
 """
     assert source_digest(load(source).kernel) != source_digest(load(source.replace("x + 1", "x + 2")).kernel)
+
+
+CLASS_BODY = """
+import logging, re
+from pathlib import Path
+N = 2
+def build(n):
+    return [n + 1]
+def step(n):
+    return n + 3
+class Tile:
+    log = logging.getLogger(__name__)
+    folder = Path(__file__).parent
+    table = build(N)
+    steps = {"a": step}
+    pattern = re.compile("4")
+    pair = (build(N), 5)
+    _scale_ = 6
+    def launch(self, n):
+        return self.NAME
+tile = Tile()
+def kernel(n):
+    return USE
+"""
+
+
+@pytest.mark.parametrize("use", ["tile.launch(n)", "tile.NAME", "len(tile)", "Tile"])
+@pytest.mark.parametrize(
+    ("name", "old", "new"),
+    [
+        ("table", "N = 2", "N = 20"),
+        ("table", "n + 1", "n + 10"),
+        ("table", "table = build(N)", "table = build(N + 1)"),
+        ("steps", "n + 3", "n + 30"),
+        ("pattern", '"4"', '"40"'),
+        ("pair", "n + 1", "n + 10"),
+        ("_scale_", "_ = 6", "_ = 60"),
+    ],
+)
+def test_the_source_digest_has_code_that_only_a_class_body_calls(
+    load: Load, use: str, name: str, old: str, new: str
+) -> None:
+    source = CLASS_BODY.replace("USE", use).replace("NAME", name)
+    kept = read_source(load(source).kernel, is_kept=True)
+    assert read_source(load(source, "elsewhere").kernel).digest == kept.digest
+    assert kept.used_values is not None
+    assert kept.used_values.still_hold()
+    assert read_source(load(source.replace(old, new)).kernel).digest != kept.digest
+
+
+def test_a_class_keeps_its_source_digest_while_its_lists_change(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = load(CLASS_BODY.replace("USE", "tile.launch(n)").replace("NAME", "table"))
+    source = read_source(module.kernel, is_kept=True)
+    module.Tile.table.append(7)
+    assert read_source(module.kernel).digest == source.digest
+    assert source.used_values is not None
+    assert source.used_values.still_hold()
+    monkeypatch.setattr(module, "build", len)
+    assert not source.used_values.still_hold()

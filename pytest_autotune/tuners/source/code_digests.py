@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import enum
 import hashlib
-import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ContextDecorator
 from decimal import Decimal
@@ -33,7 +32,6 @@ from pytest_autotune.tuners.source.attributes import (
     MISSING,
     class_attributes,
     class_bases,
-    class_module,
     class_name,
     find_in_class,
     is_dataclass_instance,
@@ -107,6 +105,7 @@ from pytest_autotune.tuners.source.values import (
     list_defaults,
     list_triton_items,
     list_used_values,
+    list_values_in_class,
     list_values_of_names,
     scalar_value,
 )
@@ -388,11 +387,8 @@ class CodeDigests:
 
     def _describe_names_in_class(self, cls: type, names: Names) -> list[str]:
         """Return a line for each value that a statement in the body of a class uses by name."""
-        attributes: dict[str, object] = {}
-        for name, value in class_attributes(cls).items():
-            if not self._ignored.has_attribute(cls, name):
-                attributes[name] = value
-        return self._describe_names(names, attributes, _find_globals(cls))
+        self.used_values.add_class(cls, names)
+        return self._describe_values_of_names(names, list_values_in_class(cls, names, self._ignored))
 
     def _describe_names(
         self, names: Names, variables: Mapping[str, object], module_globals: Mapping[str, object]
@@ -402,10 +398,15 @@ class CodeDigests:
         :param names: the dotted names in the statement.
         :param variables: the values of the names that are no globals.
         """
+        # A name may get another value at any time.
+        self.used_values.add_other()
+        values = list_values_of_names(variables, module_globals, names, self._ignored)
+        return self._describe_values_of_names(names, values)
+
+    def _describe_values_of_names(self, names: Names, values: Iterable[tuple[str, object]]) -> list[str]:
+        """Return a line for each value of the names in a statement; see :meth:`_describe_names`."""
         lines = []
-        for name, value in list_values_of_names(variables, module_globals, names, self._ignored):
-            # The name may get another value at any time.
-            self.used_values.add_other()
+        for name, value in values:
             text = self._describe_value(value, name) or self._describe_unstable(value)
             if text is None and not is_code(value):
                 text = self.describe_code_in(value, _list_names_below(name, names))
@@ -529,14 +530,16 @@ class CodeDigests:
         """Return the lines of a member of a class, and of the further functions in it such as a property's setter."""
         # The class stores a member that its code calls ``__scale`` under another name: ``_Class__scale``.
         attribute = class_attributes(member.cls)[member.stored_name]
-        if self._ignored.has_attribute(member.cls, member.stored_name):
-            # A method of the class changes the attribute. Its first value stands in the body of the class.
-            assignments = read_class_assignments(member.cls, member.name)
-            text = assignments.text or None
-            lines = self._describe_names_in_class(member.cls, assignments.names)
-        else:
+        is_assigned = self._ignored.has_attribute(member.cls, member.stored_name)
+        text = None
+        lines = []
+        if not is_assigned:
             text = self._describe_attribute(member.name, unwrap_attribute(attribute))
-            lines = []
+        if is_assigned or self._lacks_data(attribute, text):
+            # The value may change. Its first value stands in the body of the class.
+            assignments = read_class_assignments(member.cls, member.name)
+            text = text or assignments.text or None
+            lines = self._describe_names_in_class(member.cls, assignments.names)
         if text is not None:
             lines.append(f"{class_name(member.cls)}.{member.name}: {text}")
         for line in self._describe_other_functions(member.name, attribute):
@@ -611,9 +614,24 @@ class CodeDigests:
             if text is None and (has_object or is_instance(value, ModuleType)):
                 # The methods of the class may use the object or module.
                 text = self.describe_code_in(value)
+            elif self._lacks_data(value, text):
+                # The text of the class has the statement that makes the value.
+                yield from self._describe_names_in_class(cls, read_class_assignments(cls, name).names)
             if text is not None:
                 yield f"{name}: {text}"
             yield from self._describe_other_functions(name, value)
+
+    def _lacks_data(self, attribute: object, text: str | None) -> bool:
+        """Whether an attribute of a class has data that its text lacks, such as a list or the list in a tuple.
+
+        :param text: see :meth:`_describe_attribute`.
+        """
+        if is_code(attribute) or is_object_of_user(attribute, self.libraries):
+            return False
+        # Since Python 3.14, a partial is a descriptor.
+        if is_descriptor(attribute) and not is_instance(attribute, partial):
+            return False
+        return text is None or self.describe_constant(attribute) is None
 
     def _describe_code_in_member(self, member: object) -> str | None:
         """Return the text of the user's code in the value of an enum's member, such as a ``partial`` of a function.
@@ -1164,14 +1182,6 @@ def list_passes(carried: bool, root: FunctionType | type | None, is_kept: bool =
             return
         digests.assigned.add_all(ignored)
         ignored = digests.assigned
-
-
-def _find_globals(cls: type) -> Mapping[str, object]:
-    """Return the globals of the module that defines a class."""
-    module = sys.modules.get(class_module(cls))
-    if not is_instance(module, ModuleType):
-        return {}
-    return module_attributes(module)
 
 
 def _list_names_below(path: str, names: Iterable[DottedName]) -> list[DottedName]:

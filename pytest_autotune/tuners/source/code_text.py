@@ -35,6 +35,8 @@ _OMITTED_FIELDS = {"ctx", "kind", "simple", "type_comment", "type_ignores"}
 _CONSTRUCTORS = ("__init__", "__post_init__")
 #: The instructions that read a name outside of all functions: those of functions, classes and type parameters.
 _READ_GLOBAL = ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS")
+#: The names that Python gives each module. They say where its file is: ``ROOT = Path(__file__).parent``.
+_NAMES_OF_MODULES = ("__name__", "__file__", "__package__", "__path__", "__spec__")
 #: The errors of reading and parsing a source.
 SOURCE_ERRORS = (OSError, TypeError, SyntaxError, IndexError, tokenize.TokenError)
 
@@ -505,7 +507,7 @@ def list_names_in_statement(node: ast.stmt) -> list[tuple[str, ...]]:
 
     A name that is part of a longer one is left out: ``tl`` of ``tl.exp``.
     """
-    variables = _list_stored_names(node)
+    variables = _list_stored_names(node).union(_NAMES_OF_MODULES)
     left_out = _list_owners_of_attributes(node)
     names: set[tuple[str, ...]] = set()
     for part in ast.walk(node):

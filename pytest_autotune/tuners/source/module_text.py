@@ -18,6 +18,7 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.machinery import ModuleSpec
 from pathlib import Path
@@ -58,6 +59,7 @@ _CONSTANTS: frozenset[type] = frozenset({int, str, bool, float, bytes, type(None
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 #: The fields of a statement that contain other statements.
 _BODIES = ("body", "orelse", "finalbody", "handlers", "cases")
+_class_definitions: WeakKeyDictionary[type, ast.stmt | None] = WeakKeyDictionary()
 _class_texts: WeakKeyDictionary[type, str] = WeakKeyDictionary()
 
 
@@ -121,17 +123,32 @@ def _count_assignments(tree: ast.Module) -> Counter[str]:
 
 def read_class_text(cls: type) -> str:
     """Return the text of a class; empty if its source cannot be read."""
-    # A metaclass of the user may have a hash of its own.
-    can_be_kept = find_owner(type(cls), "__hash__") is object
-    if can_be_kept and cls in _class_texts:
+    if _can_be_kept(cls) and cls in _class_texts:
         return _class_texts[cls]
-    try:
-        text = syntax_text(parse_first_statement(_read_class_source(cls)))
-    except SOURCE_ERRORS:
-        text = ""
-    if can_be_kept:
+    definition = _read_class_definition(cls)
+    text = ""
+    if definition is not None:
+        text = syntax_text(definition)
+    if _can_be_kept(cls):
         _class_texts[cls] = text
     return text
+
+
+def _read_class_definition(cls: type) -> ast.stmt | None:
+    """Return the ``class`` statement of a class; None if its source cannot be read."""
+    if _can_be_kept(cls) and cls in _class_definitions:
+        return _class_definitions[cls]
+    definition = None
+    with suppress(*SOURCE_ERRORS):
+        definition = parse_first_statement(_read_class_source(cls))
+    if _can_be_kept(cls):
+        _class_definitions[cls] = definition
+    return definition
+
+
+def _can_be_kept(cls: type) -> bool:
+    """Whether a class can be a key of a dict. A metaclass of the user may have a hash of its own."""
+    return find_owner(type(cls), "__hash__") is object
 
 
 def _read_class_source(cls: type) -> str:
@@ -174,9 +191,8 @@ def read_module_assignments(scope: Mapping[str, object], name: str) -> Assignmen
 
 def read_class_assignments(cls: type, name: str) -> Assignments:
     """Return the statements in the body of a class that assign an attribute."""
-    try:
-        definition = parse_first_statement(_read_class_source(cls))
-    except SOURCE_ERRORS:
+    definition = _read_class_definition(cls)
+    if definition is None:
         return NO_ASSIGNMENTS
     return _build_assignments(definition, unmangled_name(name, class_name(cls)), package="")
 

@@ -10,6 +10,7 @@ Scalars, dtypes, members of enums and Triton's types are encoded so that they me
 from __future__ import annotations
 
 import enum
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -385,30 +386,49 @@ def _list_values(
 
 @dataclass(frozen=True)
 class _ClassState:
-    """The bases and attributes that a class had when its digest was computed."""
+    """The bases and attributes that a class had when its digest was computed.
+
+    :param names: the dotted names in statements of its body that the digest depends on.
+    """
 
     cls: ref[type]
     assigned: AssignedNames
+    names: Names
     values: tuple[tuple[str, _Value], ...]
 
     @classmethod
-    def build(cls, subject: type, assigned: AssignedNames) -> _ClassState:
-        values = tuple((name, _Value(value)) for name, value in _list_attributes(subject, assigned))
-        return cls(ref(subject), assigned, values)
+    def build(cls, subject: type, assigned: AssignedNames, names: Names) -> _ClassState:
+        values = tuple((name, _Value(value)) for name, value in _list_attributes(subject, assigned, names))
+        return cls(ref(subject), assigned, names, values)
 
     def still_holds(self) -> bool:
-        """Whether the class has the same bases and attributes."""
+        """Whether the class has the same bases and attributes, and the names the same values."""
         subject = self.cls()
-        return subject is not None and _are_still(self.values, _list_attributes(subject, self.assigned))
+        return subject is not None and _are_still(self.values, _list_attributes(subject, self.assigned, self.names))
 
 
-def _list_attributes(cls: type, assigned: AssignedNames) -> list[tuple[str, object]]:
-    """Return the bases and attributes of a class, each with a name."""
-    attributes: list[tuple[str, object]] = [("base", base) for base in class_bases(cls)]
+def _list_attributes(cls: type, assigned: AssignedNames, names: Names) -> list[tuple[str, object]]:
+    """Return the bases and attributes of a class and the values of names in its body, each with a name."""
+    values: list[tuple[str, object]] = [("base", base) for base in class_bases(cls)]
     for name, value in class_attributes(cls).items():
         if not assigned.has_attribute(cls, name):
-            attributes.append((name, value))
-    return attributes
+            values.append((name, value))
+    if names:
+        values += list_values_in_class(cls, names, assigned)
+    return values
+
+
+def list_values_in_class(cls: type, names: Names, assigned: AssignedNames) -> list[tuple[str, object]]:
+    """Return the values of dotted names in the body of a class; see :func:`list_used_values`."""
+    attributes: dict[str, object] = {}
+    for name, value in class_attributes(cls).items():
+        if not assigned.has_attribute(cls, name):
+            attributes[name] = value
+    module_globals: Mapping[str, object] = {}
+    module = sys.modules.get(class_module(cls))
+    if is_instance(module, ModuleType):
+        module_globals = module_attributes(module)
+    return list_values_of_names(attributes, module_globals, names, assigned)
 
 
 @dataclass(frozen=True)
@@ -500,10 +520,10 @@ class UsedValues:
         if self._can_be_compared:
             self._states.append(_FunctionState.build(kernel, function, names, self._assigned))
 
-    def add_class(self, cls: type) -> None:
-        """Keep the attributes that a class has now."""
+    def add_class(self, cls: type, names: Names = ()) -> None:
+        """Keep the attributes that a class has now, and the values of dotted names in its body."""
         if self._can_be_compared:
-            self._states.append(_ClassState.build(cls, self._assigned))
+            self._states.append(_ClassState.build(cls, self._assigned, names))
 
     def add_object(self, owner: object, names: tuple[str, ...] | None) -> None:
         """Keep what an object stores now.
