@@ -32,17 +32,17 @@ def describe_findings(*rows: ProblemRow, **fields: Any) -> list[str]:
     return [f"{finding.word} {finding}" for finding in list_findings(result(rows=rows, **fields))]
 
 
-def test_misses_that_differ_in_one_size_are_joined_as_a_range() -> None:
+def test_the_summary_joins_misses_that_differ_in_one_size_as_a_range() -> None:
     assert describe_findings(*build_misses(entries=[{"n": 100, "m": 8}], n=[*range(101, 115)], m=[8] * 14)) == [
         "MISS toy:relu (m=8): 14 misses, n = 101 … 114; the nearest entry has n 100"
     ]
 
 
-def test_three_misses_of_one_kernel_are_not_joined() -> None:
+def test_the_summary_lists_three_misses_of_one_kernel_in_separate_lines() -> None:
     assert len(describe_findings(*build_misses(n=[1, 2, 3]))) == 3
 
 
-def test_joined_misses_list_keys_that_vary_together_as_tuples() -> None:
+def test_joined_miss_lines_list_key_values_that_vary_together_as_tuples() -> None:
     """Parts that vary independently have a list each. Parts that vary together are listed as tuples."""
     dtypes = ["fp16", "fp32", "bf16", "fp16"]
     few = build_misses(n=[64, 1, 64, 1], a=dtypes, b=dtypes)
@@ -53,18 +53,18 @@ def test_joined_misses_list_keys_that_vary_together_as_tuples() -> None:
     )
 
 
-def test_joined_misses_put_texts_with_commas_in_parentheses() -> None:
+def test_joined_miss_lines_put_key_texts_with_commas_in_parentheses() -> None:
     (row,) = describe_findings(*build_misses(inputs=["f32[1, 2], f32[2]", "f32[3, 2], f32[2]", "(1, 2)", "f32[5]"]))
     assert "4 misses, inputs = (1, 2), (f32[1, 2], f32[2]), (f32[3, 2], f32[2]), f32[5]; " in row
 
 
-def test_joined_misses_with_two_nearest_entries_name_the_key() -> None:
+def test_a_joined_miss_line_names_the_key_in_which_nearest_entries_differ() -> None:
     assert describe_findings(*build_misses(entries=[{"n": 100}, {"n": 900}], n=[101, 102, 901, 902])) == [
         "MISS toy:relu: 4 misses, n = 101, 102, 901, 902; the nearest entries differ in n"
     ]
 
 
-def test_misses_of_two_kernels_or_reasons_are_joined_separately() -> None:
+def test_misses_of_two_kernels_or_with_two_reasons_get_separate_lines() -> None:
     near = build_misses(
         entries=[{"n": 100, "m": 1}], n=[101, 102, 103, 104, 100, 100, 100, 100], m=[1, 1, 1, 1, 5, 6, 7, 8]
     )
@@ -76,7 +76,7 @@ def test_misses_of_two_kernels_or_reasons_are_joined_separately() -> None:
     ]  # fmt: skip
 
 
-def test_unused_entries_of_a_kernel_are_joined_by_reason() -> None:
+def test_the_summary_joins_unused_entries_of_a_kernel_by_their_reason() -> None:
     """Either no test requested the problem, or a test requested it with other code or candidates."""
     entries = tuple(Entry(row.problem) for row in build_misses(n=[1, 2, 3, 4, 5]))
     (requested,) = build_misses(n=[5])
@@ -87,7 +87,7 @@ def test_unused_entries_of_a_kernel_are_joined_by_reason() -> None:
     ]
 
 
-def test_a_joined_row_counts_its_tests_and_problems() -> None:
+def test_a_summary_line_of_joined_misses_counts_their_tests_and_problems() -> None:
     rows = [replace(row, tests=(f"t::{number // 2}",)) for number, row in enumerate(build_misses(n=[1, 2, 3, 4]))]
 
     (finding,) = list_findings(result(rows=tuple(rows)))

@@ -44,7 +44,7 @@ def test_the_lock_folder_is_private_and_outside_the_home_folder() -> None:
     assert Path.home() not in folder.parents
 
 
-def test_a_tmpdir_in_the_home_folder_is_not_used_for_locks(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_tmpdir_in_the_home_folder_is_not_used_for_lock_files(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """TMPDIR names a folder in the home folder, and there is no ``/dev/shm``."""
     monkeypatch.setenv("HOME", str(base.parent))
 
@@ -54,7 +54,9 @@ def test_a_tmpdir_in_the_home_folder_is_not_used_for_locks(base: Path, monkeypat
     assert list(base.iterdir()) == []
 
 
-def test_without_a_lock_folder_outside_the_home_a_note_warns(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_note_warns_if_only_the_home_folder_could_hold_the_lock_files(
+    base: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("HOME", str(base.parent))
     monkeypatch.setattr(os, "access", lambda place, mode: place == base)
 
@@ -63,14 +65,14 @@ def test_without_a_lock_folder_outside_the_home_a_note_warns(base: Path, monkeyp
     assert (shared.path, "home folder" in shared.note, list(base.iterdir())) == (None, True, [])
 
 
-def test_with_home_at_the_root_the_lock_folder_is_in_tmpdir(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_if_home_is_the_root_folder_the_lock_folder_is_in_tmpdir(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", "/")
 
     assert find_shared_folder().path == base / name()
 
 
 @pytest.mark.parametrize("obstacle", ["a plain file", "a dangling link", "a link to a folder", "a folder that is open"])
-def test_a_file_or_link_in_place_of_the_lock_folder_is_kept(base: Path, obstacle: str) -> None:
+def test_a_file_or_link_in_place_of_the_lock_folder_is_left_unchanged(base: Path, obstacle: str) -> None:
     elsewhere = base / "elsewhere"
     elsewhere.mkdir(mode=0o700)
     place = base / name()
@@ -104,7 +106,7 @@ def test_a_lock_folder_of_another_user_is_not_used(base: Path, monkeypatch: pyte
     assert f"belongs to another user (number {me})" in shared.note
 
 
-def test_without_a_writable_lock_folder_there_is_a_one_line_note(base: Path, monkeypatch) -> None:
+def test_a_lock_folder_that_cannot_be_created_gets_a_one_line_note(base: Path, monkeypatch) -> None:
     def refuse(*args: object, **kwargs: object) -> None:
         raise OSError(28, "No space left on device", str(base))
 
@@ -119,7 +121,7 @@ def test_without_a_writable_lock_folder_there_is_a_one_line_note(base: Path, mon
 
 
 @pytest.mark.parametrize("worker", ["gw0", "GPU_B-1"])
-def test_removing_a_run_folder_removes_the_files_of_its_workers(tmp_path: Path, worker: str) -> None:
+def test_removing_the_folder_of_an_ended_run_removes_its_workers_files(tmp_path: Path, worker: str) -> None:
     shared = SharedFolder(tmp_path)
     folder = run_folder(shared)
     member = RunMembership(folder)
@@ -136,7 +138,7 @@ def run_folder(shared: SharedFolder) -> Path:
     return shared.run_folder(uuid.uuid4().hex)
 
 
-def test_a_run_folder_is_kept_while_one_of_its_processes_lives(tmp_path: Path) -> None:
+def test_the_folder_of_a_run_is_kept_while_one_of_its_processes_lives(tmp_path: Path) -> None:
     shared = SharedFolder(tmp_path)
     folder = run_folder(shared)
     controller, worker = RunMembership(folder), RunMembership(folder)
@@ -152,7 +154,7 @@ def test_a_run_folder_is_kept_while_one_of_its_processes_lives(tmp_path: Path) -
     assert not folder.exists()
 
 
-def test_the_run_folder_of_a_killed_process_is_removed(tmp_path: Path) -> None:
+def test_the_folder_of_a_run_whose_process_was_killed_is_removed(tmp_path: Path) -> None:
     shared = SharedFolder(tmp_path)
     folder = run_folder(shared)
     script = (
@@ -168,7 +170,7 @@ def test_the_run_folder_of_a_killed_process_is_removed(tmp_path: Path) -> None:
     assert not folder.exists()
 
 
-def test_removing_run_folders_keeps_all_other_files(tmp_path: Path) -> None:
+def test_removing_the_folders_of_ended_runs_keeps_all_other_files(tmp_path: Path) -> None:
     shared = SharedFolder(tmp_path)
     folder = run_folder(shared)
     RunMembership(folder).end()

@@ -128,7 +128,7 @@ def test_the_yaml_format_has_exactly_the_expected_layout():
 
 
 @every_format
-def test_devices_with_equal_ids_are_numbered_apart_in_a_file(format):
+def test_a_cache_file_gives_devices_with_equal_ids_different_numbers(format):
     devices = [Device("Toy GPU", "a_1"), Device("toy gpu", "a1"), Device("Toy/GPU", "a1"), Device("Toy GPU", "a1", 2)]
     cache = Cache(tuple(Entry(Problem("t", "k", (), device), label=device.name) for device in devices))
     data = encode(cache, format)
@@ -136,7 +136,7 @@ def test_devices_with_equal_ids_are_numbered_apart_in_a_file(format):
     assert encode(Cache(cache.entries[::-1]), format) == data
 
 
-def test_of_two_equal_entries_in_a_file_the_faster_one_stays():
+def test_of_two_entries_of_a_problem_in_a_file_the_faster_one_is_read():
     block = MATMUL_TEXT[MATMUL_TEXT.index("entries {") :]
     other = block.replace("time_us: 10.4", "time_us: 9.5").replace("int: 64", "int: 128")
     head = MATMUL_TEXT[: -len(block)]
@@ -160,13 +160,13 @@ def test_of_two_equal_entries_in_a_file_the_faster_one_stays():
     ],
     ids=["crlf", "comments", "no header", "other quotes", "other brackets", "one line"],
 )
-def test_a_hand_edited_layout_of_a_text_cache_is_read_the_same(edit):
+def test_a_text_cache_with_a_hand_edited_layout_has_the_same_entries(edit):
     assert decode(edit(MATMUL_TEXT).encode(), Format.TEXT, "cache") == Cache((MATMUL,))
 
 
 @pytest.mark.parametrize("written", TEXTS, ids=lambda format: format.value.name)
 @every_format
-def test_a_wrong_suffix_is_an_error_that_names_the_right_one(format, written):
+def test_a_cache_file_with_a_wrong_suffix_is_an_error_with_the_right_one(format, written):
     data = encode(Cache((MATMUL,)), written)
     forms = [form for form in TEXTS if reads(form, data.decode())]  # JSON is YAML
     if format in forms:
@@ -181,13 +181,13 @@ def test_a_wrong_suffix_is_an_error_that_names_the_right_one(format, written):
 
 
 @every_format
-def test_a_git_lfs_pointer_is_an_error_that_says_git_lfs_pull(format):
+def test_a_git_lfs_pointer_as_cache_is_an_error_that_says_git_lfs_pull(format):
     pointer = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a2146\nsize 12345\n"
     assert refusal(pointer, format) == "cache: is a pointer of Git LFS, not the file itself (run: git lfs pull)"
 
 
 @every_text
-def test_an_error_in_a_line_of_a_megabyte_has_a_short_message(format):
+def test_an_error_in_a_cache_line_of_a_megabyte_has_a_short_message(format):
     text = encode(Cache((MATMUL,)), format).decode()
     for damaged in (text.replace("1024", "x" * 1_400_000), text.replace("key", "k" * 1_400_000), "a " * 700_000):
         assert len(told(damaged, format)) < 500
@@ -197,7 +197,7 @@ def test_an_error_in_a_line_of_a_megabyte_has_a_short_message(format):
 
 
 @every_format
-def test_a_newer_format_version_is_an_error_that_says_upgrade(format, monkeypatch):
+def test_a_cache_of_a_newer_format_version_is_an_error_that_says_upgrade(format, monkeypatch):
     with monkeypatch.context() as newer:
         newer.setattr(mapping, "FORMAT_VERSION", 2)
         data = encode(Cache((MATMUL,)), format)
@@ -228,12 +228,12 @@ def test_a_cache_with_unknown_fields_is_read_and_marked_lossy(data, format):
 
 @every_format
 @pytest.mark.parametrize("data", [b"", b" \n\t"])
-def test_decoding_an_empty_file_is_an_error(data, format):
+def test_reading_an_empty_cache_file_is_an_error(data, format):
     assert "is empty" in refusal(data, format)
 
 
 @every_text
-def test_binary_data_with_a_text_suffix_is_an_error(format):
+def test_a_binary_cache_with_the_suffix_of_a_text_format_is_an_error(format):
     message = f"is in the format binary, but its name stands for {format.value.name} (rename it to end in .pb)"
     assert refusal(encode(CACHE, Format.BINARY), format) == f"cache: {message}"
 
@@ -247,12 +247,12 @@ def test_binary_data_with_a_text_suffix_is_an_error(format):
     ],
     ids=["text", "YAML", "JSON"],
 )
-def test_a_syntax_error_is_reported_with_its_line(data, format, place):
+def test_a_syntax_error_in_a_cache_file_is_reported_with_its_line(data, format, place):
     assert refusal(data, format).startswith(place)
 
 
 @every_text
-def test_a_merge_conflict_is_an_error_with_line_and_git_command(format):
+def test_a_merge_conflict_in_a_cache_is_an_error_that_names_a_git_command(format):
     lines = encode(Cache((MATMUL,)), format).decode().splitlines(keepends=True)
     lines[1:1] = ["<<<<<<< HEAD\n", "=======\n", ">>>>>>> main\n"]
     message = refusal("".join(lines), format)
@@ -271,7 +271,7 @@ def test_a_merge_conflict_is_an_error_with_line_and_git_command(format):
         ('id: "nvidia-h200-sm90-132"', "", "devices[0] has no id"),
     ],
 )
-def test_an_invalid_text_entry_is_an_error_with_its_field_path(old, new, expected):
+def test_an_invalid_entry_in_a_text_cache_is_an_error_with_its_field_path(old, new, expected):
     assert expected in refusal(MATMUL_TEXT.replace(old, new, 1), Format.TEXT)
 
 
@@ -293,7 +293,7 @@ def test_an_invalid_text_entry_is_an_error_with_its_field_path(old, new, expecte
         ({"device": "other"}, 'entries[0].device: no device has the id "other"'),
     ],
 )
-def test_an_invalid_json_or_yaml_entry_is_an_error_with_its_path(fields, expected, format):
+def test_an_invalid_json_or_yaml_entry_is_an_error_with_its_field_path(fields, expected, format):
     assert expected in refusal(matmul_with(**fields), format)
 
 
@@ -315,7 +315,7 @@ def test_an_invalid_json_or_yaml_entry_is_an_error_with_its_path(fields, expecte
     ],
     ids=lambda text: text[:24],
 )
-def test_yaml_with_tags_or_aliases_is_an_error(data, expected):
+def test_a_yaml_cache_with_tags_or_aliases_is_an_error(data, expected):
     assert expected in refusal(data, Format.YAML)
 
 
@@ -331,7 +331,7 @@ def test_yaml_with_tags_or_aliases_is_an_error(data, expected):
     ],
     ids=["twice", "nan", "digits", "surrogate", "nested", "list"],
 )
-def test_json_with_duplicate_keys_or_nan_is_an_error(data, expected):
+def test_a_json_cache_with_duplicate_keys_or_nan_is_an_error(data, expected):
     assert expected in refusal(data, Format.JSON)
 
 
@@ -339,20 +339,20 @@ def test_json_with_duplicate_keys_or_nan_is_an_error(data, expected):
 
 
 @every_format
-def test_the_suffix_of_a_path_decides_its_format(format):
+def test_the_suffix_of_a_cache_path_decides_the_file_format(format):
     for suffix in format.value.suffixes:
         assert find_format(PurePath(f"a{suffix}")) is format
         assert find_format(PurePath(f"a.b{suffix.upper()}")) is format
 
 
 @pytest.mark.parametrize("name", ["cache", "cache.docx", ".json"])
-def test_an_unknown_suffix_is_an_error_that_lists_the_known_ones(name):
+def test_an_unknown_cache_suffix_is_an_error_that_lists_known_suffixes(name):
     suffixes = " ".join(suffix for format in Format for suffix in format.value.suffixes)
     with pytest.raises(CacheError, match=re.escape(suffixes)):
         find_format(PurePath(name))
 
 
-def test_importing_the_cache_imports_neither_protobuf_nor_yaml():
+def test_importing_the_cache_modules_imports_neither_protobuf_nor_yaml():
     names = ("model", "errors", "index", "stores", "codec")
     program = "; ".join(
         [*(f"import pytest_autotune.cache.{name}" for name in names), "import sys; print(*sys.modules)"]
@@ -377,7 +377,7 @@ def test_importing_the_cache_imports_neither_protobuf_nor_yaml():
         ("time_us", "colour", 'cache:13: the field "colour" is unknown (upgrade pytest-autotune)'),
     ],
 )
-def test_an_unknown_field_is_reported_with_line_and_nearest_name(old, new, expected):
+def test_an_unknown_cache_field_is_reported_with_its_line_and_a_near_name(old, new, expected):
     assert told(MATMUL_TEXT.replace(old, new, 1), Format.TEXT) == expected
 
 
@@ -394,15 +394,15 @@ def told(data: str, format: Format) -> str:
 @pytest.mark.parametrize(
     "text", ["", "triton 3.6.0, torch 2.11.0+cu130, cuda 13.0", "x", "x , y", " a", "a, , b", "a  b c"]
 )
-def test_parsing_library_versions_keeps_any_text_unchanged(text: str) -> None:
+def test_parsing_and_printing_library_versions_keeps_any_text(text: str) -> None:
     """Text that is no list of versions stays as it is, too."""
     assert str(Versions.parse(text)) == text
 
 
-def test_words_after_a_quoted_text_are_an_error() -> None:
+def test_words_after_a_quoted_text_in_a_text_cache_are_an_error() -> None:
     assert refusal(MATMUL_TEXT.replace('"triton"', '"triton" or""'), Format.TEXT).startswith("cache:6:21: ")
 
 
 @pytest.mark.parametrize("data", [b"\x1a\x00", b"\x12\x00", b"\x22\x00"])
-def test_binary_data_of_too_many_empty_messages_is_an_error(data: bytes) -> None:
+def test_a_binary_cache_of_too_many_empty_messages_is_an_error(data: bytes) -> None:
     assert "not a cache" in refusal(b"\x08\x01" + data * (MAX_MESSAGES + 1), Format.BINARY)

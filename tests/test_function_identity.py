@@ -252,13 +252,13 @@ def fastest_is(best: Any, **options: Any) -> Any:
     return tune_once(lambda config: now.__setitem__(slice(None), [config]), measuring=Measuring(clock=clock), **options)
 
 
-def test_functions_of_one_factory_are_different_key_values() -> None:
+def test_two_functions_from_one_factory_are_different_key_values() -> None:
     assert fastest_is(2, key={"act": scaled_by(1)}, source="") == 2
     assert fastest_is(4, key={"act": scaled_by(2)}, source="") == 4
     assert fastest_is(1, key={"act": scaled_by(2)}, source="") == 4, "the same function, made again"
 
 
-def test_functions_of_one_factory_are_different_candidates() -> None:
+def test_two_functions_from_one_factory_are_different_candidates() -> None:
     slow, fast = scaled_by(1), scaled_by(2)
 
     assert fastest_is(fast, space=[slow, fast, other], source="") is fast
@@ -269,21 +269,21 @@ def test_functions_of_one_factory_are_different_candidates() -> None:
 
 
 @pytest.mark.parametrize("factory", FACTORIES, ids=lambda factory: factory.__name__)
-def test_functions_with_different_closures_are_other_key_values(factory: Any) -> None:
+def test_functions_that_differ_in_closure_values_are_different_key_values(factory: Any) -> None:
     values = [stable_part("act", factory(factor)) for factor in (1, 2, 1.0)]
 
     assert len(set(values)) == 3
     assert values == [stable_part("act", factory(factor)) for factor in (1, 2, 1.0)]
 
 
-def test_functions_may_close_over_any_value_with_a_stable_form() -> None:
+def test_a_key_function_may_close_over_any_value_with_a_stable_form() -> None:
     values = [stable_part("act", scaled_by(factor)) for factor in CARRIED]
 
     assert len(set(values)) == len(CARRIED)
     assert {value.type for value in values} == {"function"}
 
 
-def test_the_key_value_of_a_closure_is_equal_in_two_processes() -> None:
+def test_a_function_with_a_closure_is_the_same_key_value_in_two_processes() -> None:
     script = "import tests.test_function_identity as t; print([t.stable_part('', t.scaled_by(v)) for v in t.CARRIED])"
     outputs = [
         subprocess.run(
@@ -323,7 +323,7 @@ def counting() -> Any:
         (counting(), "counting.<locals>.act carries calls, which the function sets itself"),
     ],
 )
-def test_a_function_with_an_unstable_closure_is_a_type_error(function: Any, carries: str) -> None:
+def test_a_function_that_closes_over_an_unstable_value_raises_type_error(function: Any, carries: str) -> None:
     """The function could get another function's choice, or never run."""
     message = rf"\Athe function tests\.test_function_identity\..*{re.escape(carries)}.*\Z"
     for options in ({"key": {"act": function}}, {"key": {"act": (function, 1)}}, {"space": [function, other]}):
@@ -363,7 +363,7 @@ def local() -> list[Any]:
     [distance, Runner.run, squared, *local(), lambda x: x, lambda x, scale=SCALE: x],
     ids=["function", "method", "squared", "defaults", "lambda with a tuple", "lambda", "lambda with a constant"],
 )
-def test_a_function_without_closure_has_its_committed_key_value(function: Any) -> None:
+def test_a_function_without_closure_keeps_its_key_value_of_old_caches(function: Any) -> None:
     """Committed entries have it."""
     assert stable_part("act", function) == stable_value("act", function, carried=False)
 
@@ -392,7 +392,7 @@ def other(config: int) -> int:
     [{"run": counted}, {"run": Runner(2).run}, {"run": lambda f: f(2), "space": [counted, other]}],
     ids=["function", "method", "functions in the space"],
 )
-def test_a_changed_global_cache_of_a_function_is_still_a_hit(looked_up: list[Lookup], options: Any) -> None:
+def test_a_change_of_a_global_memo_dict_causes_no_new_tuning(looked_up: list[Lookup], options: Any) -> None:
     for _ in range(2):
         _sources.clear()
         tune_once(**options)
@@ -465,12 +465,12 @@ def test_monkeypatching_methods_or_code_changes_source_digests(
     assert [source_text(subject) for subject in subjects] != before
 
 
-def test_the_source_digest_of_an_unchanged_function_is_cached() -> None:
+def test_the_source_digest_of_an_unchanged_function_is_computed_once() -> None:
     assert read_source_argument(follows) is read_source_argument(follows)
     assert read_source_argument(Launcher().run) is read_source_argument(Launcher().run)
 
 
-def test_a_monkeypatched_helper_changes_the_source_and_retunes(
+def test_monkeypatching_a_helper_of_a_tuned_function_tunes_it_again(
     monkeypatch: pytest.MonkeyPatch, looked_up: list[Lookup]
 ) -> None:
     assert tune_once(follows_calls) == 2
@@ -544,7 +544,9 @@ partial_function = partial(distance, 2)
     ],
     ids=["singledispatch", "contextmanager", "method", "classmethod", "partial"],
 )
-def test_editing_any_callable_in_a_lambda_changes_source_digests(monkeypatch: pytest.MonkeyPatch, run: Any) -> None:
+def test_editing_any_callable_that_a_lambda_calls_changes_source_digests(
+    monkeypatch: pytest.MonkeyPatch, run: Any
+) -> None:
     """A lambda that calls a plain function, too, does not drop the other callable."""
 
     def read_digests() -> list[str | None]:
@@ -564,7 +566,7 @@ def test_editing_any_callable_in_a_lambda_changes_source_digests(monkeypatch: py
     pytest.fail("no edit changes the digest")
 
 
-def test_lambda_calling_no_function_is_identified_by_its_source(looked_up: list[Lookup]) -> None:
+def test_a_lambda_that_calls_no_function_is_identified_by_its_own_source(looked_up: list[Lookup]) -> None:
     """A lambda that also calls a class has its own source, too."""
     tune_once(lambda config: config)
     tune_once(lambda config: config + 1)
@@ -574,7 +576,7 @@ def test_lambda_calling_no_function_is_identified_by_its_source(looked_up: list[
     assert len(set(sources(looked_up))) == 4
 
 
-def test_numba_options_that_change_the_code_change_the_source(looked_up: list[Lookup]) -> None:
+def test_numba_options_that_change_compiled_code_change_the_source_digest(looked_up: list[Lookup]) -> None:
     """The option nogil does not change the compiled code."""
     numba = pytest.importorskip("numba")
     for options in ({}, {"fastmath": True}, {"fastmath": {"nnan", "nsz"}}, {"parallel": True}, {"nogil": True}):
@@ -584,7 +586,7 @@ def test_numba_options_that_change_the_code_change_the_source(looked_up: list[Lo
     assert len(set(sources)) == len(looked_up) == 4
 
 
-def test_a_torch_module_passed_as_source_is_a_type_error(looked_up: list[Lookup]) -> None:
+def test_passing_a_torch_module_as_source_to_tune_is_a_type_error(looked_up: list[Lookup]) -> None:
     torch = pytest.importorskip("torch")
     with pytest.raises(TypeError, match=r"source= takes functions, classes, texts, .* not a Identity"):
         tune_once(lambda config: config, source=torch.nn.Identity())
@@ -611,7 +613,7 @@ def make_classes(fast: int, width: str) -> tuple[Any, Any]:
     ],
     ids=["key", "nested in a key", "axis", "listed"],
 )
-def test_editing_an_enum_in_a_key_or_space_changes_the_fingerprint(
+def test_editing_the_class_of_a_key_or_space_value_makes_the_entry_stale(
     looked_up: list[Lookup], request_with: Any, edited: tuple[int, str]
 ) -> None:
     """The encoded values are the same: Level.FAST, and a tuple of two numbers."""
@@ -628,7 +630,7 @@ def find_part(lookup: Lookup, name: str) -> Value | None:
     return next((value for value in lookup.fingerprint if value.name == name), None)
 
 
-def test_plain_values_and_enums_of_libraries_add_no_part_for_classes(looked_up: list[Lookup]) -> None:
+def test_classes_of_plain_values_and_library_enums_are_not_recorded(looked_up: list[Lookup]) -> None:
     tune_once(lambda config: 1, {"flag": re.IGNORECASE, "sizes": (1, 2)}, space=[re.DOTALL, re.ASCII])
     tune_once(lambda config: 1, {"n": 1}, space=[{"a": (1, 2), "b": [3]}, {"a": 1}], source="text")
 
@@ -685,7 +687,7 @@ class Unbound:
     ],
     ids=["method", "decorated", "private", "inner class", "partial"],
 )
-def test_a_helper_of_a_method_without_object_changes_the_digest(
+def test_editing_a_helper_of_an_unbound_method_changes_the_source_digest(
     monkeypatch: pytest.MonkeyPatch, method: Any, cls: type
 ) -> None:
     before = source_text(method)
@@ -695,7 +697,9 @@ def test_a_helper_of_a_method_without_object_changes_the_digest(
 
 
 @pytest.mark.parametrize("function", [Unbound.static, Unbound.listed], ids=["static", "without self"])
-def test_a_function_without_self_does_not_depend_on_its_class(monkeypatch: pytest.MonkeyPatch, function: Any) -> None:
+def test_the_source_digest_of_a_static_method_does_not_cover_its_class(
+    monkeypatch: pytest.MonkeyPatch, function: Any
+) -> None:
     before = source_text(function)
     monkeypatch.setattr(Unbound, "helper", Runner.run)
     assert source_text(function) == before is not None
@@ -716,7 +720,7 @@ class Compiled:
 
 @pytest.mark.parametrize("callback", [Compiled, partial(Compiled), partial(Compiled, 2)])
 @pytest.mark.parametrize("owner", [other, Compiled.launch], ids=["helper", "method"])
-def test_editing_a_class_used_as_callback_changes_source_digests(
+def test_editing_a_class_used_as_a_callback_changes_the_source_digest(
     monkeypatch: pytest.MonkeyPatch, callback: Any, owner: Any
 ) -> None:
     def read_digests() -> list[str | None]:
@@ -730,7 +734,7 @@ def test_editing_a_class_used_as_callback_changes_source_digests(
     assert read_digests() == before
 
 
-def test_a_class_passed_as_compile_is_in_the_source_digest(
+def test_a_class_passed_as_the_compile_callback_is_in_the_source_digest(
     looked_up: list[Lookup], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     @pytest_autotune.tuned(space=[1, 2, 4], compile=Compiled, measuring=AS_TOLD)
@@ -810,7 +814,7 @@ class OverridingWorker(Worker):
     ],
     ids=["overridden", "decorated", "decorated without wraps", "private", "class method", "keyword"],
 )
-def test_editing_a_helper_of_a_tuned_method_changes_its_source(
+def test_editing_a_helper_of_a_tuned_method_changes_its_source_digest(
     looked_up: list[Lookup], monkeypatch: pytest.MonkeyPatch, call: Any
 ) -> None:
     """Neither an override, a further decorator, a private name nor a keyword hides the method's object."""
@@ -846,7 +850,7 @@ def drawn(trials: int, seed: int) -> dict[str, Any]:
     [[measured(), measured(clock=return_time), measured(clock=another)], [{}, drawn(1, 0), drawn(2, 0), drawn(2, 1)]],
     ids=["clock", "strategy"],
 )
-def test_another_clock_or_strategy_is_another_fingerprint(
+def test_tuning_with_another_clock_or_strategy_does_not_reuse_the_choice(
     looked_up: list[Lookup], options_of_calls: list[dict[str, Any]]
 ) -> None:
     for options in [*options_of_calls, *options_of_calls]:
@@ -855,7 +859,7 @@ def test_another_clock_or_strategy_is_another_fingerprint(
     assert len({lookup.fingerprint for lookup in looked_up}) == len(looked_up) == len(options_of_calls)
 
 
-def test_the_cache_of_the_example_suite_matches_its_numba_kernel(
+def test_the_committed_cache_of_the_example_suite_fits_its_numba_kernel(
     looked_up: list[Lookup], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The entries of multiply_tiles have the fingerprint that the current code gives."""
@@ -891,14 +895,14 @@ def test_a_library_class_in_a_key_is_written_as_its_public_name() -> None:
     assert stable_part("types", (int, 4)).display_text == "(builtins.int, 4)"
 
 
-def test_a_library_class_without_a_public_name_is_uncacheable() -> None:
+def test_a_library_class_without_a_public_name_in_a_key_is_uncacheable() -> None:
     hidden = type("Hidden", (), {"__module__": "collections"})
 
     with pytest.raises(UncacheableError, match="Hidden"):
         stable_value("dtype", hidden)
 
 
-def test_editing_a_class_of_the_user_in_a_key_changes_the_key() -> None:
+def test_editing_a_user_defined_class_in_a_key_makes_it_another_key_value() -> None:
     before = stable_value("type", UserType)
     UserType.size = 8
     try:

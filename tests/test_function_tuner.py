@@ -75,7 +75,7 @@ def test_tune_returns_the_same_object_that_the_space_listed() -> None:
     assert choice is configs[1]
 
 
-def test_product_has_every_combination_that_where_allows() -> None:
+def test_function_product_lists_every_combination_that_where_allows() -> None:
     """The argument `where` of product() rejects combinations."""
     space = product(m=[1, 2], n=[10, 20], where=lambda config: config["m"] * config["n"] < 40)
 
@@ -110,11 +110,11 @@ class Layout(enum.Enum):
         ({"layout": Layout.ROW}, "layout=Layout.ROW"),
     ],
 )
-def test_mappings_dataclasses_and_enums_are_shown_as_params(config: Any, params: str) -> None:
+def test_mapping_dataclass_and_enum_candidates_are_shown_as_parameters(config: Any, params: str) -> None:
     assert str(next(iter(as_space([config])))) == params
 
 
-def test_different_configurations_never_have_equal_params() -> None:
+def test_different_candidate_configs_never_get_equal_parameters() -> None:
     """The type of a tuple or list, and of each item, counts. A dtype, an enum member and their texts differ."""
     items: list[Any] = [1, "1", 1.0, True, "True", None, "None", 2**70, str(2**70), Layout.ROW, "Layout.ROW"]
     items += ["fp16", DtypeName("float16"), '{"enum": "Layout.ROW"}', "[1]"]
@@ -127,7 +127,7 @@ def test_different_configurations_never_have_equal_params() -> None:
     assert len(set(params)) == len(params)
 
 
-def test_a_tuple_in_a_candidate_is_readable_json_and_a_hit() -> None:
+def test_a_tuple_in_a_candidate_is_saved_as_readable_json_and_loaded() -> None:
     """The cache file has `[2, 1]`, as a person writes it. A list of the same numbers is another candidate."""
     space = product(cluster=[(1, 1), (2, 1), [2, 1]], tile=[(64, 128)])
     request = {"space": space, "run": lambda config: 1.0 if config["cluster"] == (2, 1) else 2.0}
@@ -145,7 +145,7 @@ def test_a_tuple_in_a_candidate_is_readable_json_and_a_hit() -> None:
     assert chosen == {"cluster": (2, 1), "tile": (64, 128)}
 
 
-def test_the_digest_of_a_space_ignores_order_and_container_type() -> None:
+def test_the_digest_of_a_candidate_space_ignores_order_and_container_type() -> None:
     """A list, an iterator, a mapping and a product of the same configurations have one digest.
 
     Types of values count.
@@ -158,7 +158,7 @@ def test_the_digest_of_a_space_ignores_order_and_container_type() -> None:
 
 
 @pytest.mark.parametrize("space", ["ab", 5, [object()], [{1: 2}]])
-def test_an_invalid_space_is_a_type_error(space: Any) -> None:
+def test_passing_an_invalid_candidate_space_to_tune_is_a_type_error(space: Any) -> None:
     with pytest.raises(TypeError, match="space="):
         tune("k", space=space, run=identity)
 
@@ -174,7 +174,7 @@ def test_an_invalid_space_is_a_type_error(space: Any) -> None:
         ),
     ],
 )
-def test_an_empty_or_contradictory_space_is_an_error_with_kernel(space: Any, cause: str) -> None:
+def test_an_empty_or_contradictory_space_is_an_error_naming_the_kernel(space: Any, cause: str) -> None:
     with pytest.raises(ValueError, match=re.escape(f"function:lib.gemm: {cause}")):
         tune("lib.gemm", space=space, run=identity)
 
@@ -182,7 +182,7 @@ def test_an_empty_or_contradictory_space_is_an_error_with_kernel(space: Any, cau
 # Keys
 
 
-def test_power_of_two_and_multiple_of_round_up() -> None:
+def test_the_functions_power_of_two_and_multiple_of_round_up() -> None:
     assert [power_of_two(n) for n in (0, 1, 2, 3, 1000, 1024, 1025)] == [1, 1, 2, 4, 1024, 1024, 2048]
     assert [multiple_of(n, 64) for n in (0, 1, 64, 65)] == [0, 64, 64, 128]
     for call in (lambda: power_of_two(-1), lambda: multiple_of(-1, 8), lambda: multiple_of(1, 0)):
@@ -195,7 +195,7 @@ def test_a_key_value_without_a_stable_form_still_gets_a_choice(value: object) ->
     assert tune("lib.gemm", space=[1, 2], run=lambda config: None, key={"m": value}, device="cpu") in (1, 2)
 
 
-def test_a_name_that_is_not_utf8_is_uncacheable_or_a_type_error() -> None:
+def test_a_kernel_or_key_name_outside_utf8_is_uncacheable_or_a_type_error() -> None:
     """A dump that met one could not be written, nor the next one, which takes over what was tuned."""
     with a_session_of(is_dumping=True) as lookups:
         for value in (1, (1,)):
@@ -206,7 +206,7 @@ def test_a_name_that_is_not_utf8_is_uncacheable_or_a_type_error() -> None:
             tune(kernel, space=space, run=identity, device="cpu")
 
 
-def test_the_loss_is_the_slowdown_against_the_best_candidate() -> None:
+def test_function_loss_returns_the_slowdown_against_the_best_candidate() -> None:
     arguments: dict[str, Any] = {
         "space": [{"BLOCK": 1}, {"BLOCK": 2}, {"BLOCK": 3}],
         "run": lambda config: {1: 10.0, 2: 8.0, 3: 20.0}[config["BLOCK"]],
@@ -247,7 +247,7 @@ def test_an_expected_error_or_wrong_result_rejects_a_candidate() -> None:
     assert tune("lax", space=space, run=run, strict=False, measuring=AS_TOLD) == 3
 
 
-def test_an_error_text_outside_utf8_is_recorded_for_a_candidate() -> None:
+def test_the_error_text_of_a_candidate_outside_utf8_is_recorded_escaped() -> None:
     def run(config: int) -> float:
         if config == 1:
             raise InvalidConfiguration("cannot open '/tmp/\udcff'")
@@ -259,7 +259,7 @@ def test_an_error_text_outside_utf8_is_recorded_for_a_candidate() -> None:
     assert lookup.entry.candidates[0].failed == r"cannot open '/tmp/\udcff'"
 
 
-def test_uncacheable_problems_are_counted_by_stable_key_values() -> None:
+def test_uncacheable_calls_with_equal_stable_values_are_one_problem() -> None:
     """Two calls with equal stable values are one problem."""
     with a_session_of(is_dumping=True) as lookups:
         for n in (1, 2, 1):
@@ -274,7 +274,7 @@ def test_a_candidate_with_a_measured_time_of_nan_is_not_chosen() -> None:
     assert tune("k", space=[1, 2], run=identity, measuring=clock) == 2
 
 
-def test_a_broken_device_during_tuning_is_a_tuning_error(monkeypatch: Any) -> None:
+def test_a_device_that_breaks_during_tuning_raises_a_tuning_error(monkeypatch: Any) -> None:
     def broken(self: Any) -> None:
         raise RuntimeError("an illegal memory access was encountered\nmore")
 
@@ -290,7 +290,7 @@ def test_a_broken_device_during_tuning_is_a_tuning_error(monkeypatch: Any) -> No
 # Measuring
 
 
-def test_setup_reset_and_verify_are_called_in_order_around_runs() -> None:
+def test_setup_reset_and_verify_callbacks_are_called_in_order_around_runs() -> None:
     """A candidate has a reset before each run and a setup before each measurement. Its result is verified once."""
     seen: list[str] = []
 
@@ -314,7 +314,7 @@ def test_setup_reset_and_verify_are_called_in_order_around_runs() -> None:
     assert seen[8:11] == ["setup", "reset", "run"]
 
 
-def test_a_clock_of_the_user_measures_each_candidate_only_once() -> None:
+def test_a_user_defined_clock_measures_each_candidate_only_once() -> None:
     """A difference of 0.4 % between the clock's times is enough."""
     times = {1: iter([100.4]), 2: iter([100.0]), 3: iter([200.0])}
 
@@ -331,7 +331,7 @@ def test_a_clock_of_the_user_measures_each_candidate_only_once() -> None:
         {"flush_l2": True, "clock": lambda call: 1.0},
     ],
 )
-def test_invalid_measuring_options_are_a_value_error(wrong: Any) -> None:
+def test_invalid_options_of_class_measuring_raise_a_value_error(wrong: Any) -> None:
     with pytest.raises(ValueError, match=r"expected|flush_l2"):
         Measuring(**wrong)
 
@@ -406,7 +406,7 @@ def test_an_expected_compile_error_rejects_only_its_candidate() -> None:
     assert compiled == [3, 2, 1, 4], "nothing is compiled after an error that ends the search"
 
 
-def test_compile_threads_limits_the_threads_that_compile_at_once() -> None:
+def test_argument_compile_threads_limits_simultaneous_compilations() -> None:
     now: list[int] = []
     most: list[int] = []
 
@@ -478,7 +478,7 @@ def test_the_random_strategy_tries_the_same_candidates_each_time(memory: functio
     assert len(set(search())) == 7
 
 
-def test_without_optuna_the_strategy_error_names_the_pip_command(monkeypatch: Any) -> None:
+def test_the_optuna_strategy_without_optuna_names_the_pip_install_command(monkeypatch: Any) -> None:
     monkeypatch.setitem(sys.modules, "optuna", None)
 
     with pytest.raises(TuningError, match=r"pip install 'pytest-autotune\[search\]'"):
@@ -487,12 +487,12 @@ def test_without_optuna_the_strategy_error_names_the_pip_command(monkeypatch: An
 
 @pytest.mark.parametrize("trials", [0, -1])
 @pytest.mark.parametrize("strategy", [Random, Optuna])
-def test_a_strategy_with_zero_trials_is_a_value_error(strategy: Any, trials: int) -> None:
+def test_a_search_strategy_with_zero_trials_is_a_value_error(strategy: Any, trials: int) -> None:
     with pytest.raises(ValueError, match=rf"{strategy.__name__}\(trials={trials}\): expected one or more"):
         strategy(trials=trials)
 
 
-def test_an_unknown_strategy_is_a_type_error() -> None:
+def test_passing_an_unknown_search_strategy_to_tune_is_a_type_error() -> None:
     with pytest.raises(TypeError, match="strategy="):
         tune("k", space=[1, 2], run=identity, strategy="guess")
 
@@ -521,7 +521,7 @@ def names(lookup: Lookup) -> list[str]:
     return [value.name for value in lookup.fingerprint]
 
 
-def test_the_fingerprint_has_space_version_and_source() -> None:
+def test_an_entry_records_the_candidate_space_the_version_and_the_source() -> None:
     assert names(recorded(version=3, measuring=QUICK)) == ["source", "space", "version"]
     assert recorded(version=(1, "a")).label == ""
     assert recorded(source="__global__ void k() {}").fingerprint != recorded(source="").fingerprint
@@ -550,7 +550,7 @@ def test_the_digest_of_a_source_file_changes_only_with_its_text(tmp_path: Path) 
         source_text(tmp_path / "none")
 
 
-def test_the_fingerprint_of_a_function_is_equal_in_processes() -> None:
+def test_two_processes_record_the_same_source_and_space_for_a_function() -> None:
     script = (
         "from tests.test_function_tuner import recorded; print(recorded(version=1, space={'2', '10', '1'}).fingerprint)"
     )
@@ -573,7 +573,7 @@ def test_the_fingerprint_of_a_function_is_equal_in_processes() -> None:
 # Devices
 
 
-def test_the_device_is_the_cpu_unless_the_caller_passes_a_device() -> None:
+def test_without_a_gpu_in_use_tune_takes_the_cpu_unless_passed_a_device() -> None:
     """Without a GPU in use, the device is the CPU. An unknown device is an error."""
     opencl = Device("pthread-AMD EPYC", "pocl", 2)
 
@@ -589,7 +589,7 @@ def test_the_device_is_the_cpu_unless_the_caller_passes_a_device() -> None:
 # Memory
 
 
-def test_without_a_session_each_key_is_tuned_once_per_process() -> None:
+def test_without_a_plugin_session_tune_tunes_each_key_once_per_process() -> None:
     runs: list[int] = []
 
     def run(config: int) -> float:
@@ -601,7 +601,7 @@ def test_without_a_session_each_key_is_tuned_once_per_process() -> None:
     assert len(runs) == 4
 
 
-def test_threads_that_tune_one_problem_at_once_tune_it_once() -> None:
+def test_threads_that_call_tune_for_one_problem_at_once_tune_it_once() -> None:
     runs: list[int] = []
     barrier = threading.Barrier(4)
 
@@ -624,7 +624,7 @@ def test_threads_that_tune_one_problem_at_once_tune_it_once() -> None:
 
 
 @pytest.mark.timeout(30)  # they waited for two minutes
-def test_threads_with_crosswise_tunings_do_not_deadlock() -> None:
+def test_two_threads_whose_tunings_wait_for_each_other_do_not_deadlock() -> None:
     """Each tuning runs the other tuning in a new thread. The tunings give up waiting and go on alone."""
     both = threading.Barrier(2)
     waits = {"a": "b", "b": "a"}
@@ -688,7 +688,7 @@ def test_a_tuning_inside_a_tuning_records_both_problems() -> None:
     assert sorted(lookup.problem.kernel for lookup in lookups) == ["inner", "outer"]
 
 
-def test_a_search_does_not_change_random_number_states() -> None:
+def test_a_tuning_leaves_the_random_number_generators_unchanged() -> None:
     numpy = pytest.importorskip("numpy")
     torch = pytest.importorskip("torch")
 
@@ -716,7 +716,7 @@ def test_a_search_does_not_change_random_number_states() -> None:
 # The package
 
 
-def test_callbacks_of_tuned_get_the_arguments_of_the_call() -> None:
+def test_callbacks_of_the_tuned_decorator_get_the_arguments_of_the_call() -> None:
     """The decorated function keeps its docstring and tunes each key once."""
     script = """
 from pytest_autotune import Measuring, tuned
@@ -767,7 +767,7 @@ def hit(choice: Any, **request: Any) -> tuple[Any, Any]:
     return chosen, verdict
 
 
-def test_verify_reports_a_slower_function_choice_and_uses_it(
+def test_a_verify_run_reports_a_slower_choice_and_still_uses_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The call uses the loaded choice, even if the verdict calls it slower."""
@@ -838,14 +838,14 @@ def test_candidates_compile_with_context_variables_of_the_caller() -> None:
     assert seen == ["of the test"] * 3
 
 
-def test_spaces_of_numbers_and_of_mappings_differ_in_digest() -> None:
+def test_a_space_of_numbers_and_one_of_mappings_have_different_digests() -> None:
     """The configurations 1 and {"config": 1} have the same params."""
     plain, named = as_space([1, 2]), as_space([{"config": 1}, {"config": 2}])
     assert plain.digest != named.digest
     assert named.digest == product(config=[2, 1]).digest
 
 
-def test_two_configurations_with_equal_params_are_a_type_error() -> None:
+def test_two_candidate_configs_with_equal_parameters_are_a_type_error() -> None:
     """Both would have the params ``config=1``, so the second configuration would be lost."""
     message = "space=: 1 and {'config': 1} have the same name in a cache: list only one of them"
     with pytest.raises(TypeError, match=re.escape(message)):
@@ -859,7 +859,7 @@ def build_functions_without_source() -> list[Any]:
 
 
 @pytest.mark.parametrize("form", ["listed", "named", "product"])
-def test_a_space_with_a_function_without_source_is_uncacheable(form: str) -> None:
+def test_a_candidate_space_with_a_function_without_source_is_uncacheable(form: str) -> None:
     functions = build_functions_without_source()
     named = [{"function": function} for function in functions]
     spaces: dict[str, Any] = {"listed": functions, "named": named, "product": product(function=functions)}
@@ -964,7 +964,7 @@ DEFERRED = {
 @pytest.mark.parametrize("strict", [True, False])
 @pytest.mark.parametrize("name", ["run", "compile", "setup", "reset", "verify"])
 @pytest.mark.parametrize("callback", DEFERRED.values(), ids=DEFERRED)
-def test_a_coroutine_or_generator_callback_is_a_type_error(callback: Any, name: str, strict: bool) -> None:
+def test_passing_a_coroutine_or_generator_as_callback_is_a_type_error(callback: Any, name: str, strict: bool) -> None:
     """A candidate would be timed and accepted although its body never ran."""
     options: dict[str, Any] = {"run": lambda *values: 1, "measuring": QUICK, "device": "cpu", name: callback}
     with pytest.raises(TypeError, match=rf"\A{name}= returns an? [a-z ]+, which has not run yet: pass a .*\Z") as error:
@@ -973,7 +973,7 @@ def test_a_coroutine_or_generator_callback_is_a_type_error(callback: Any, name: 
     assert ("asyncio.run" in str(error.value)) == ("coroutine" in str(error.value))
 
 
-def test_a_generator_under_tuned_is_a_type_error() -> None:
+def test_decorating_a_generator_with_tuned_is_a_type_error() -> None:
     with pytest.raises(TypeError, match=r"\Athe function under @tuned returns a generator"):
         tuned(space=[1, 2])(generator)
     with pytest.raises(TypeError, match="reset= returns a coroutine"):

@@ -187,7 +187,7 @@ class Records(ChooseHook):
 
 
 @pytest.mark.parametrize("choice", ["a", 7, ("BLOCK", 32)], ids=repr)
-def test_recording_a_choice_that_is_no_candidate_adds_a_note(
+def test_if_an_adapter_records_a_choice_that_is_no_candidate_a_note_tells(
     library: Any, monkeypatch: pytest.MonkeyPatch, choice: Any
 ) -> None:
     searches: list[int] = []
@@ -226,7 +226,7 @@ class LaunchesKernel(ChooseHook):
 
 @pytest.mark.parametrize("error", [ValueError("block"), LookupError("block"), KeyboardInterrupt(), SystemExit(2)])
 @pytest.mark.parametrize("way", ["tuner", "call in place of the tuner's", "race"])
-def test_an_error_of_a_kernel_of_the_user_is_raised_unchanged(
+def test_an_error_raised_by_a_tuned_kernel_reaches_the_test_unchanged(
     library: Any, monkeypatch: pytest.MonkeyPatch, error: BaseException, way: str
 ) -> None:
     calls = []
@@ -252,7 +252,9 @@ class Refuses(ChooseHook):
         pytest.fail("a miss")
 
 
-def test_a_miss_with_on_miss_error_inside_a_hook_fails_the_test(library: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_with_on_miss_error_a_miss_inside_an_adapter_fails_the_test(
+    library: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with (
         hooked(monkeypatch, replacing_choose(Refuses())) as session,
         pytest.raises(pytest.fail.Exception, match="a miss"),
@@ -277,7 +279,7 @@ class NotesErrors(ChooseHook):
         fail("no such field")
 
 
-def test_errors_of_a_library_are_raised_errors_of_a_hook_noted(library: Any) -> None:
+def test_a_library_error_is_raised_but_an_adapter_error_becomes_a_note(library: Any) -> None:
     session, _ = a_session()
     hook = NotesErrors()
     patches = Patches(session, "toy")
@@ -296,7 +298,9 @@ def test_errors_of_a_library_are_raised_errors_of_a_hook_noted(library: Any) -> 
     assert library.fastest(abs) == 32
 
 
-def test_an_adapter_that_fails_half_way_restores_the_library(library: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_adapter_that_fails_while_patching_restores_the_library(
+    library: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     before = library.Tuner.choose, library.other
 
     def hook(module: Any, session: Session) -> None:
@@ -332,7 +336,7 @@ class Broken:
         return self._broken()
 
 
-def test_a_tuning_succeeds_even_if_claims_and_locks_raise_errors() -> None:
+def test_a_tuning_succeeds_even_if_worker_and_gpu_locks_raise_errors() -> None:
     session, lookups = a_session((), Broken())
 
     with session.tuning(AnyChoice(problem())) as tuning, tuning.measuring(), session.measuring():
@@ -346,7 +350,7 @@ def test_a_tuning_succeeds_even_if_claims_and_locks_raise_errors() -> None:
     assert all("PermissionError: [Errno 13] Permission denied: '/dev/shm'" in note for note in session.notes)
 
 
-def test_an_entry_whose_comparison_raises_is_a_miss_and_retuned() -> None:
+def test_an_entry_whose_comparison_raises_an_error_is_a_miss_and_retuned() -> None:
     entry = tune(a_session()[0])
     session, lookups = a_session((entry,))
 
@@ -356,7 +360,7 @@ def test_an_entry_whose_comparison_raises_is_a_miss_and_retuned() -> None:
     assert session.notes == ["toy: internal error in the session: AttributeError: params"]
 
 
-def test_with_on_miss_error_a_plugin_error_fails_the_test() -> None:
+def test_with_option_on_miss_error_an_error_in_the_plugin_fails_the_test() -> None:
     session, lookups = a_session((tune(a_session()[0]),), on_miss="error")
 
     with pytest.raises(Refused, match="autotune: MISS toy:k: an error of pytest-autotune"):
@@ -366,7 +370,9 @@ def test_with_on_miss_error_a_plugin_error_fails_the_test() -> None:
     assert session.notes == ["toy: internal error in the session: AttributeError: params"]
 
 
-def test_with_on_miss_error_an_early_adapter_error_fails_a_test(library: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_with_option_on_miss_error_an_error_in_an_adapter_fails_the_test(
+    library: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     hook = replacing_choose(FailsBeforeItLooksUp())
     strict = Policy(on_miss="error")
     message = "autotune: MISS toy: internal error in choose(): AttributeError: no such field"

@@ -162,7 +162,7 @@ def describe_key(lookup: Lookup) -> dict[str, str]:
     return {value.name: value.display_text for value in lookup.problem.key}
 
 
-def test_a_helion_key_has_dtype_shape_and_stride_of_tensors(kernels: Any, hooked: Any) -> None:
+def test_a_helion_problem_key_has_dtype_shape_and_stride_of_tensors(kernels: Any, hooked: Any) -> None:
     _, lookups = hooked
     tune(kernels.add, torch.ones(100), torch.ones(200)[::2])
 
@@ -173,7 +173,7 @@ def test_a_helion_key_has_dtype_shape_and_stride_of_tensors(kernels: Any, hooked
     assert key["specialization"] == '["cpu", null, false]'
 
 
-def test_helion_calls_with_other_dynamic_shapes_share_a_problem(kernels: Any, hooked: Any) -> None:
+def test_helion_calls_that_differ_in_dynamic_shapes_are_one_problem(kernels: Any, hooked: Any) -> None:
     _, lookups = hooked
     tune(kernels.scale, torch.ones(100), 2.0)
     kernels.scale.reset()
@@ -187,7 +187,7 @@ def test_helion_calls_with_other_dynamic_shapes_share_a_problem(kernels: Any, ho
 
 
 @needs_toy
-def test_the_key_has_values_that_a_helion_kernel_closes_over(kernels: Any, hooked: Any) -> None:
+def test_closure_values_of_a_helion_kernel_are_in_the_problem_key(kernels: Any, hooked: Any) -> None:
     _, lookups = hooked
 
     def make(offset: int) -> Any:
@@ -203,7 +203,7 @@ def test_the_key_has_values_that_a_helion_kernel_closes_over(kernels: Any, hooke
 
 
 @needs_toy
-def test_a_changed_helion_setting_makes_the_choice_stale(kernels: Any) -> None:
+def test_a_changed_helion_setting_makes_the_entry_stale(kernels: Any) -> None:
     """A default that the adapter did not read from the start leaves the fingerprint as it was."""
     kernel = make_kernel(kernels, kernels.double.fn, configs=kernels.add.configs)
     del kernel.settings.triton_do_not_specialize  # as in a version of Helion without this setting
@@ -222,7 +222,7 @@ def test_a_changed_helion_setting_makes_the_choice_stale(kernels: Any) -> None:
 
 
 @needs_toy
-def test_best_of_k_trials_of_helion_are_recorded_as_one_entry(kernels: Any, hooked: Any) -> None:
+def test_all_trials_of_the_helion_setting_best_of_k_are_in_one_entry(kernels: Any, hooked: Any) -> None:
     """Every trial searches, and the entry has the candidates of all trials."""
     _, lookups = hooked
     kernel = make_kernel(kernels, kernels.double.fn, autotune_best_of_k=3)
@@ -239,7 +239,7 @@ def test_best_of_k_trials_of_helion_are_recorded_as_one_entry(kernels: Any, hook
 
 
 @needs_toy
-def test_helion_tunes_although_its_own_cache_has_an_entry(kernels: Any) -> None:
+def test_helion_tunes_even_if_the_cache_of_helion_itself_has_an_entry(kernels: Any) -> None:
     cache = sys.modules["helion.autotuner"].LocalAutotuneCache
     kernel = make_kernel(kernels, kernels.double.fn)
     cache.entries[kernel.name] = kernels.helion.Config(block_sizes=[7])
@@ -254,7 +254,7 @@ def test_helion_tunes_although_its_own_cache_has_an_entry(kernels: Any) -> None:
 
 
 @needs_toy
-def test_a_failed_helion_config_is_recorded_with_a_helion_status(kernels: Any, hooked: Any) -> None:
+def test_a_failed_helion_config_is_recorded_with_the_status_of_helion(kernels: Any, hooked: Any) -> None:
     _, lookups = hooked
     configs = [kernels.helion.Config(block_sizes=[0]), kernels.helion.Config(block_sizes=[16])]
     tune(make_kernel(kernels, kernels.double.fn, configs=configs), torch.ones(8))
@@ -265,7 +265,7 @@ def test_a_failed_helion_config_is_recorded_with_a_helion_status(kernels: Any, h
 
 
 @needs_toy
-def test_a_helion_search_in_which_all_configs_fail_is_unrecorded(kernels: Any, hooked: Any) -> None:
+def test_a_helion_tuning_in_which_all_configs_fail_is_not_recorded(kernels: Any, hooked: Any) -> None:
     _, lookups = hooked
     configs = [kernels.helion.Config(block_sizes=[0]), kernels.helion.Config(block_sizes=[0], num_warps=4)]
     with pytest.raises(AssertionError):
@@ -294,7 +294,7 @@ def test_a_loaded_helion_choice_that_does_not_compile_is_stale(kernels: Any) -> 
 
 
 @needs_toy
-def test_a_config_changed_by_a_config_filter_of_helion_is_a_hit(kernels: Any) -> None:
+def test_a_choice_that_a_helion_config_filter_changed_is_loaded_as_a_hit(kernels: Any) -> None:
     kernel = make_kernel(kernels, kernels.double.fn, configs=kernels.add.configs, autotune_config_filter=double_blocks)
     with hook_adapter() as (_, lookups):
         config = tune(kernel, torch.ones(8))
@@ -315,7 +315,7 @@ def double_blocks(config: Any) -> Any:
 
 
 @needs_toy
-def test_a_helion_search_without_one_set_of_args_is_uncacheable(kernels: Any, hooked: Any) -> None:
+def test_a_helion_search_for_several_sets_of_arguments_is_uncacheable(kernels: Any, hooked: Any) -> None:
     _, lookups = hooked
     search = sys.modules["helion.autotuner"].FiniteSearch(kernels.add.bind((torch.ones(8), torch.ones(8))), object())
     search._autotune = lambda: "a config"
@@ -359,7 +359,7 @@ class NotingLock:
         self._events.append("free")
 
 
-def test_patching_an_unknown_helion_raises_hook_error(kernels: Any) -> None:
+def test_patching_a_helion_without_a_needed_module_raises_hook_error(kernels: Any) -> None:
     session, _ = a_session()
 
     with pytest.raises(HookError, match=r"helion.autotuner has no base_search; Helion 1.5 is needed"):
@@ -376,7 +376,7 @@ def test_patching_an_unknown_helion_raises_hook_error(kernels: Any) -> None:
         ("autotuner.benchmark_worker", "BenchmarkWorker.run"),
     ],
 )
-def test_the_helion_stand_in_has_the_signatures_of_helion(module: str, name: str) -> None:
+def test_the_fake_helion_of_the_tests_has_the_signatures_of_real_helion(module: str, name: str) -> None:
     toy = TOY_FOLDER / "helion" / f"{module.replace('.', '/')}.py"
     class_name, _, method_name = name.partition(".")
     helions: Any = getattr(getattr(importlib.import_module(f"helion.{module}"), class_name), method_name)
@@ -402,7 +402,7 @@ class Settings(NamedTuple):
     splits: int | None
 
 
-def test_a_non_tensor_with_a_dtype_is_in_the_key_with_all_fields() -> None:
+def test_all_fields_of_a_non_tensor_helion_argument_are_in_the_key() -> None:
     """A part that is no tensor's may hold falsy values, which a set of static dimensions cannot."""
     arguments = [Settings(torch.float16, (4,), splits) for splits in (0, None)]
     values = [list(_list_argument_values("x", argument, tuple(argument))) for argument in arguments]

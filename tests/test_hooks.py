@@ -56,7 +56,7 @@ def costly(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("name", TUNERS)
-def test_the_table_of_tuners_equals_the_attributes_of_adapters(name: str) -> None:
+def test_the_table_of_known_tuners_agrees_with_each_adapter_class(name: str) -> None:
     """The table is read before an adapter is imported."""
     adapter = importlib.import_module(TUNERS[name].adapter_module).Adapter
 
@@ -107,7 +107,7 @@ def test_a_cache_loaded_by_a_test_starts_its_adapter_only_once() -> None:
     hooks.uninstall()
 
 
-def test_an_adapter_patches_its_library_when_tests_import_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_adapter_patches_a_library_as_soon_as_it_is_imported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "costly_library")
     adapter_module = sys.modules.pop("costly_adapter")
     session = session_of((ENTRY,))
@@ -151,7 +151,7 @@ class Empty(Loader):
 
 
 @pytest.mark.parametrize("has_wrapts", [True, False])
-def test_an_adapter_patches_a_library_beside_other_import_hooks(
+def test_an_adapter_patches_a_library_even_beside_other_import_hooks(
     monkeypatch: pytest.MonkeyPatch, has_wrapts: bool
 ) -> None:
     monkeypatch.delitem(sys.modules, "costly_library")
@@ -178,7 +178,7 @@ class PreparingAdapter(CostlyAdapter):
         return [lambda: True]
 
 
-def test_an_error_in_prepare_of_an_adapter_is_noted_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_in_the_prepare_method_of_an_adapter_is_noted_only_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys.modules["costly_adapter"], "Adapter", PreparingAdapter)
     session, suite = session_of((ENTRY,)), Suite((), is_part=False)
     hooks = Hooks(session, None)
@@ -205,7 +205,7 @@ def test_an_error_in_prepare_of_an_adapter_is_noted_once(monkeypatch: pytest.Mon
         (None, ("inductor.template:triton_*",), False),
     ],
 )
-def test_tuner_options_match_by_prefix_up_to_a_dot(
+def test_options_that_name_a_tuner_also_apply_to_its_dotted_parts(
     tuners: tuple[str, ...] | None, ignore: tuple[str, ...], ignored: bool
 ) -> None:
     session = session_of(tuners=tuners, ignore=ignore)
@@ -243,7 +243,7 @@ class TritonScheduling(Scheduling):
     pass
 
 
-def test_find_definer_returns_the_base_class_of_a_method() -> None:
+def test_find_definer_returns_the_base_class_that_defines_a_method() -> None:
     assert find_definer(TritonScheduling, "lookup", "torch") is Scheduling
 
 

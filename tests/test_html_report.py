@@ -54,7 +54,7 @@ def summary(problems: int = 3) -> RunResult:
     )
 
 
-def test_the_html_page_loads_no_urls_and_runs_only_its_script() -> None:
+def test_the_html_report_loads_no_urls_and_runs_only_its_own_script() -> None:
     page = to_html(summary())
 
     policy = re.search(r'Content-Security-Policy" content="([^"]*)"', page)
@@ -71,7 +71,7 @@ def test_the_html_page_loads_no_urls_and_runs_only_its_script() -> None:
     assert "url(" not in page
 
 
-def test_the_html_page_shows_the_verdict_without_javascript() -> None:
+def test_the_html_report_shows_the_verdict_of_the_run_without_javascript() -> None:
     page = to_html(summary())
     assert (
         '<p id="verdict" class="failed">too many autotune cache misses: 2, at most 0 allowed (see the summary)</p>'
@@ -80,13 +80,13 @@ def test_the_html_page_shows_the_verdict_without_javascript() -> None:
     assert "<noscript><p>1 hit, 1 miss, 1 stale; 3 tuned in 4.5s." in page
 
 
-def test_the_html_page_of_a_run_without_kernels_is_not_passed() -> None:
+def test_the_html_report_of_a_run_without_kernels_does_not_say_passed() -> None:
     assert '<p id="verdict" class="unjudged">no test called an autotuned kernel; 3 loaded entries not used</p>' in (
         to_html(result(loaded=(("c.textproto", 3),)))
     )
 
 
-def test_the_html_page_of_a_dump_counts_the_tuned_problems() -> None:
+def test_the_html_report_of_a_dump_counts_the_tuned_problems() -> None:
     dump = DumpOutcome("c.textproto", "c.textproto", is_changed=True)
     dumped = replace(summary(3), loaded=(), gate=Gate(skip_reason="not judged: nothing was loaded"), dump=dump)
     dumped = replace(dumped, rows=tuple(replace(row, outcome=None) for row in dumped.rows), merged=MergeResult(Cache()))
@@ -95,7 +95,7 @@ def test_the_html_page_of_a_dump_counts_the_tuned_problems() -> None:
     )
 
 
-def test_the_html_page_shows_the_commit_and_command_of_the_run() -> None:
+def test_the_html_report_shows_the_commit_and_command_of_the_run() -> None:
     data = build_page_data(replace(summary(), run_facts=(("Commit", "5f2c"), ("Command", "pytest --autotune-load=c"))))
     assert data["facts"][:2] == [["Commit", "5f2c"], ["Command", "pytest --autotune-load=c"]]
 
@@ -104,14 +104,14 @@ def test_the_html_page_shows_the_commit_and_command_of_the_run() -> None:
     ("device", "share"),
     [(GPU, 0.03), (Device("CPU", "amx", 2), 0.1), (Device("Triton interpreter", "interpreter"), 2)],
 )
-def test_candidates_within_the_noise_of_the_device_are_a_tie(device: Device, share: float) -> None:
+def test_the_html_report_shows_candidates_within_device_noise_as_a_tie(device: Device, share: float) -> None:
     (row,) = summary(1).rows
     row = replace(row, problem=replace(row.problem, device=device))
 
     assert build_page_data(result(rows=(row,)))["lookups"][0]["tie"] == share
 
 
-def test_the_html_report_shows_keys_like_the_terminal() -> None:
+def test_the_html_report_shows_problem_keys_like_the_terminal_summary() -> None:
     """Digests and settings are left out of the key."""
     key = (Value("M", 64), Value("code", "a1b2", "digest"), Value("settings", "deterministic", "settings"))
     row = replace(summary(1).rows[0], problem=Problem("toy", "lib.ops.kernel", key, GPU))
@@ -121,7 +121,7 @@ def test_the_html_report_shows_keys_like_the_terminal() -> None:
     assert describe_problem(row.problem) == "toy:lib.ops.kernel (M=64)"
 
 
-def test_nan_and_infinite_times_are_left_out_of_the_html_page() -> None:
+def test_the_html_report_omits_nan_and_infinite_times() -> None:
     shown = summary(1)
     row = replace(shown.rows[0], candidates=(candidate(64, float("nan")), candidate(128, float("inf"))))
     json.dumps(build_page_data(replace(shown, rows=(row,))), allow_nan=False)
@@ -164,7 +164,7 @@ console.log(elements.main.textContent);
 
 
 @pytest.mark.skipif(NODE is None, reason="needs Node.js")
-def test_the_html_page_lists_the_same_findings_as_the_terminal(tmp_path: Path) -> None:
+def test_the_html_report_lists_the_same_misses_as_the_terminal_summary(tmp_path: Path) -> None:
     """The script and the data use the same names of fields: an unknown name ends the script or is shown."""
     shown = summary(120)
     remark = ProblemRemark("the choice takes 12 us", {}, "slower")
@@ -208,7 +208,7 @@ document.title = JSON.stringify(seen);
 
 
 @pytest.mark.skipif(BROWSER is None, reason="needs Chromium")
-def test_the_html_table_can_be_filtered_sorted_and_unfolded(tmp_path: Path) -> None:
+def test_the_table_of_the_html_report_can_be_filtered_sorted_and_unfolded(tmp_path: Path) -> None:
     page = tmp_path / "report.html"
     # The page's policy forbids any other script.
     text = re.sub(r"<meta http-equiv[^>]*>", "", to_html(summary(60)))

@@ -50,7 +50,7 @@ def imports_of(path: Path) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("room", sorted({path.relative_to(ROOT).parts[0] for path in ROOT.rglob("*.py")}))
-def test_packages_import_only_packages_below_them(room: str) -> None:
+def test_each_package_imports_only_packages_of_lower_layers(room: str) -> None:
     path = ROOT / room
     room = path.stem
     for file in path.rglob("*.py") if path.is_dir() else [path]:
@@ -96,7 +96,7 @@ def texts_of(path: Path) -> Iterator[str]:
             yield node.value
 
 
-def test_two_classes_share_a_name_only_behind_one_protocol() -> None:
+def test_two_classes_have_the_same_name_only_if_they_share_a_protocol() -> None:
     files_by_class: dict[str, list[str]] = {}
     for file in sorted(ROOT.rglob("*.py")):
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):

@@ -33,23 +33,23 @@ def index(request) -> EntryIndex:
     return crossed(index) if request.param == "encoded" else index
 
 
-def test_list_same_key_returns_entries_of_every_device(index):
+def test_the_entry_index_lists_entries_with_a_key_for_every_device(index):
     assert set(index.list_same_key(entry("add").problem)) == {entry("add"), entry("add", device=MI300)}
     assert list(index.list_same_key(entry("add", 2, MI300).problem)) == [entry("add", 2)]
 
 
-def test_list_same_key_does_not_match_1_with_true_or_1_0(index):
+def test_the_entry_index_distinguishes_the_key_values_1_true_and_1_0(index):
     assert not index.list_same_key(entry("add", 1.0).problem)
     assert not index.list_same_key(entry("add", True).problem)
 
 
-def test_the_index_lists_tuners_and_the_devices_of_each(index):
+def test_the_entry_index_lists_all_tuners_and_the_devices_of_each_tuner(index):
     assert index.list_tuners() == {"triton", "xla"}
     assert index.list_devices("triton") == {H200, MI300}
     assert index.list_devices("xla") == {MI300}
 
 
-def test_an_entry_of_the_last_loaded_cache_takes_precedence():
+def test_of_two_loaded_caches_the_entry_of_the_last_takes_precedence():
     slow, fast = entry("add", time_us=9.0), entry("add", time_us=1.0)
     for index in (
         EntryIndex.from_caches([Cache((fast,)), Cache((slow,))]),
@@ -58,7 +58,7 @@ def test_an_entry_of_the_last_loaded_cache_takes_precedence():
         assert [same_key_entry.choice.time_us for same_key_entry in index.list_same_key(fast.problem)] == [9.0, 1.0]
 
 
-def test_the_index_finds_kernels_by_their_fingerprint(index) -> None:
+def test_the_entry_index_finds_kernels_by_their_source_digest(index) -> None:
     assert sorted(index.list_kernels_with_fingerprint("triton", (Value("source", "one"),))) == ["add", "mul"]
     assert not index.list_kernels_with_fingerprint("triton", (Value("source", "two"),))
     assert not index.list_kernels_with_fingerprint("triton", ())

@@ -104,7 +104,7 @@ def test_the_source_digest_ignores_versions_of_libraries(machine: Machine, tmp_p
     ],
     ids=["on the path", "in the rootdir", "installed into the rootdir", "editable", "installed from the rootdir"],
 )
-def test_the_source_digest_covers_editable_and_checkout_code(
+def test_the_source_digest_covers_code_of_editable_installs_and_checkouts(
     machine: Machine, folder: str, distribution: str, direct_url: Any
 ) -> None:
     if distribution:
@@ -122,7 +122,7 @@ def test_the_source_digest_covers_editable_and_checkout_code(
     assert source.parts["helper"] == part
 
 
-def test_the_source_digest_covers_the_distribution_of_the_kernel(machine: Machine) -> None:
+def test_the_source_digest_covers_helpers_in_the_package_of_the_kernel(machine: Machine) -> None:
     machine.install(SITE, "other-1", lib_other="def other(x):\n    return x\n")
     text = KERNEL.replace("\n\n", "\nfrom lib_other import other\n\n", 1).replace("helper(x)", "helper(other(x))")
     machine.install(SITE, "mine-2", lib_kernels=text, lib_helpers=HELPER)
@@ -134,7 +134,7 @@ def test_the_source_digest_covers_the_distribution_of_the_kernel(machine: Machin
 
 
 @pytest.mark.parametrize("old_kind", [False, True], ids=["without a file", "with a file of each"])
-def test_two_distributions_of_one_namespace_are_distinguished(machine: Machine, old_kind: bool) -> None:
+def test_two_installed_packages_with_one_namespace_are_distinguished(machine: Machine, old_kind: bool) -> None:
     init = {"lib_space____init__": ""} if old_kind else {}
     kernel = KERNEL.replace("lib_helpers", "lib_space.helpers")
     machine.install(SITE, "space_helpers-1", **init, lib_space__helpers=HELPER)
@@ -143,7 +143,7 @@ def test_two_distributions_of_one_namespace_are_distinguished(machine: Machine, 
     assert [library.name for library in machine.read("lib_space.kernels").libraries] == ["space-helpers"]
 
 
-def test_a_linked_package_counts_as_the_target_of_its_link(machine: Machine) -> None:
+def test_a_package_behind_a_symbolic_link_counts_as_the_link_target(machine: Machine) -> None:
     """A link to site-packages is one, and a package that is linked into it from a checkout is the user's own."""
     machine.install("real/packages", "lib_helpers-1", lib_helpers=HELPER)
     (machine.folder / "linked").symlink_to(machine.folder / "real")
@@ -170,7 +170,7 @@ def test_code_imported_from_a_zip_is_in_the_source_digest(machine: Machine, monk
     assert machine.read().libraries == frozenset()
 
 
-def test_a_helper_without_a_source_file_is_uncacheable(machine: Machine) -> None:
+def test_a_kernel_whose_helper_has_no_source_file_is_uncacheable(machine: Machine) -> None:
     module = ModuleType("lib_helpers")
     exec(HELPER, vars(module))
     sys.modules["lib_helpers"] = module
@@ -266,7 +266,7 @@ def test_rebinding_a_library_function_changes_the_source_digest(
 
 
 @pytest.mark.parametrize("used", ["math.floor(x)", "sqrt(x)", "operator.add(x, x)", "len(x)"])
-def test_source_digests_omit_library_functions_under_their_names(machine: Machine, used: str) -> None:
+def test_source_digests_omit_library_functions_used_under_their_own_names(machine: Machine, used: str) -> None:
     machine.install(SITE, "lib_helpers-1", lib_helpers=HELPERS)
     machine.write("project", lib_kernels=NAMED.format(imported="sqrt", chosen="math.floor", used=used))
 
@@ -274,7 +274,7 @@ def test_source_digests_omit_library_functions_under_their_names(machine: Machin
 
 
 @pytest.mark.parametrize("used", ["helper(x)", "lib_helpers.helper(x)", "Thing"])
-def test_the_source_digest_has_names_of_installed_functions(machine: Machine, used: str) -> None:
+def test_the_source_digest_has_the_names_of_used_library_functions(machine: Machine, used: str) -> None:
     machine.install(SITE, "lib_helpers-1", lib_helpers=HELPERS)
     machine.write("project", lib_kernels=NAMED.format(imported="sqrt", chosen="math.floor", used=used))
 
@@ -304,7 +304,7 @@ def kernel(x):
 
 
 @pytest.mark.parametrize("used", ["MIXED", "Pair(1)", "Tile()"])
-def test_the_source_digest_has_constants_beside_mutable_values(machine: Machine, used: str) -> None:
+def test_the_source_digest_covers_constants_stored_beside_mutable_values(machine: Machine, used: str) -> None:
     digests = []
     for number, width in enumerate((1, 2, 2)):
         machine.write("project", **{f"lib_kernels{number}": VALUES.format(width=width, used=used)})

@@ -80,7 +80,9 @@ ADDED = [
 
 
 @pytest.mark.parametrize(("bound", "used", "digest"), SAID)
-def test_source_digests_omit_triton_functions_under_their_names(read: Any, bound: str, used: str, digest: str) -> None:
+def test_source_digests_omit_triton_functions_used_under_their_own_names(
+    read: Any, bound: str, used: str, digest: str
+) -> None:
     source = read(bound, used)
 
     assert source.parts.keys() == {"kernel"}
@@ -97,12 +99,12 @@ def test_source_digests_cover_triton_functions_under_an_alias(
     assert source.digest == digest
 
 
-def test_different_functions_and_values_differ_in_source_digest() -> None:
+def test_kernels_that_use_different_library_functions_differ_in_digest() -> None:
     digests = [case[-1] for case in (*SAID, *ADDED)]
     assert len(set(digests)) == len(digests)
 
 
-def test_only_listed_functions_are_both_in_tl_and_libdevice() -> None:
+def test_the_list_of_functions_in_both_tl_and_libdevice_is_complete() -> None:
     """One name can be bound to either of two such functions: a digest has to name one of them."""
     import triton.language as tl
     from triton.language.extra import libdevice
