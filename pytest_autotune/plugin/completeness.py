@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
-import inspect
 import os
 import re
 import shlex
 from collections import Counter, defaultdict
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
@@ -305,7 +304,12 @@ def _is_folder(config: pytest.Config, argument: str) -> bool:
 
 
 def _parse_typed_options(config: pytest.Config) -> argparse.Namespace:
-    """Return the options of the command line and of ``PYTEST_ADDOPTS``, without those of the ini file's ``addopts``."""
+    """Return the options that the user chose for this run, without those of the ini file's ``addopts``.
+
+    They stand on the command line or in the environment variable ``PYTEST_ADDOPTS``, which users and CI jobs set for a
+    run. Pytest itself keeps only one mixture with the ini file's options. So these arguments are parsed once more, by
+    pytest's own parser: it knows the options of all plugins, and also reads ``-ka`` and ``-qk a``.
+    """
     typed_arguments = shlex.split(os.environ.get("PYTEST_ADDOPTS", ""))
     typed_arguments += map(str, config.invocation_params.args)
     return config._parser.parse_known_args(typed_arguments)
@@ -438,6 +442,8 @@ class IgnoredTestFiles:
         self._skipped_folders: Sequence[str] = config.getini("norecursedirs")
         #: A folder's collector -> the test files in it for which pytest asked for a collector.
         self._files_by_folder: defaultdict[pytest.Collector, list[Path]] = defaultdict(list)
+        #: A module's or class's collector -> the names of the tests in it for which pytest asked for a node.
+        self._names_by_collector: defaultdict[pytest.Collector, list[str]] = defaultdict(list)
         #: The paths relative to the rootdir, or node ids of tests and classes, each once.
         self.paths: list[str] = []
 
@@ -456,7 +462,14 @@ class IgnoredTestFiles:
             self._files_by_folder[parent].append(file_path)
         return (yield)
 
-    # Any hook may remove files and tests, so the report of each collector is compared with the files and the modules.
+    # Pytest calls this hook for each name in a module and in a class that it collects, whether it is a test or not.
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_pycollect_makeitem(self, collector: Any, name: str, obj: object) -> Generator[None, Any, Any]:
+        if _is_test(collector, name, obj):
+            self._names_by_collector[collector].append(name)
+        return (yield)
+
+    # Any hook may remove files and tests, so the report of each collector is compared with these files and names.
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_make_collect_report(self, collector: pytest.Collector) -> Generator[None, Any, Any]:
         report: pytest.CollectReport = yield
@@ -473,7 +486,7 @@ class IgnoredTestFiles:
             for node in nodes:
                 # A test with several parameters has a node for each. A plugin may name a node "test_a[1]" itself.
                 collected_names |= {getattr(node, "originalname", None), node.name.partition("[")[0]}
-            for name in _list_test_names(collector):
+            for name in self._names_by_collector[collector]:
                 if name not in collected_names:
                     self.paths.append(f"{collector.nodeid}::{name}")
         elif isinstance(collector, pytest.Directory) and self._config.pluginmanager.has_plugin("python"):
@@ -515,37 +528,18 @@ class IgnoredTestFiles:
         return any(fnmatch(folder.name, pattern) for pattern in self._skipped_folders)
 
 
-def _list_test_names(collector: Any) -> Iterator[str]:
-    """Yield the names of the test functions and test classes of a module or class, as pytest itself finds them.
+def _is_test(collector: Any, name: str, value: object) -> bool:
+    """Whether the name of a function or class in a module or class makes it a test, such as ``test_a`` or ``TestA``.
 
-    :param collector: pytest's collector of a module or class.
+    :param collector: pytest's collector of the module or class.
     """
-    owner = collector.obj
-    if not getattr(owner, "__test__", True):
-        return
-    if inspect.isclass(owner) and (owner.__init__ is not object.__init__ or owner.__new__ is not object.__new__):
-        # Pytest collects no tests of a class with a constructor.
-        return
-    for name, value in list(vars(owner).items()):
-        # The type decides first: an attribute of another object, such as a proxy without a target, may raise an error.
-        if issubclass(type(value), type):
-            is_test = collector.istestclass(value, name)
-        else:
-            is_test = type(value) is FunctionType and collector.istestfunction(value, name)
-        if is_test and getattr(value, "__test__", True) and _is_defined_by(collector, value):
-            yield name
-
-
-def _is_defined_by(collector: Any, value: object) -> bool:
-    """Whether pytest may collect an object of a module. The ini file can leave out objects that the module imports."""
-    if not isinstance(collector, pytest.Module):
-        return True
-    try:
-        takes_imported_tests = collector.config.getini("collect_imported_tests")
-    except (KeyError, ValueError):
-        # Pytest before 8.4 has no such ini value.
-        return True
-    return bool(takes_imported_tests) or getattr(value, "__module__", None) == collector.obj.__name__
+    # Look at the type first: an attribute of any other object may raise an error, as in a proxy without a target.
+    if issubclass(type(value), type):
+        is_test = collector.istestclass(value, name)
+    else:
+        is_test = type(value) is FunctionType and collector.istestfunction(value, name)
+    # A user writes "test_helper.__test__ = False" if it is no test.
+    return bool(is_test and getattr(value, "__test__", True))
 
 
 def _absolute_paths(paths: Iterable[str], folder: Path) -> set[str]:

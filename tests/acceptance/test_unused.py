@@ -245,6 +245,14 @@ INCOMPLETE = {
         },
         "test_z.py::TestZ::test_y was not collected (a plugin or conftest.py left it out)",
     ),
+    "conftest drops inherited items": (
+        [],
+        {
+            "conftest": DROPS_COLLECTORS.format(name="test_y"),
+            "test_z": "class Base:\n    def test_y(self): pass\nclass TestZ(Base):\n    def test_x(self): pass",
+        },
+        "test_z.py::TestZ::test_y was not collected (a plugin or conftest.py left it out)",
+    ),
     "conftest drops a file": (
         [],
         {
