@@ -527,7 +527,7 @@ def test_an_entry_records_the_candidate_space_the_version_and_the_source() -> No
     assert recorded(source="__global__ void k() {}").fingerprint != recorded(source="").fingerprint
 
 
-def test_a_function_from_eval_has_no_source_and_a_label_says_so() -> None:
+def test_the_label_of_an_entry_says_if_a_function_comes_from_eval() -> None:
     """The label of the entry says so."""
     unread = eval("lambda config: config")
     of_lambda = recorded(run=unread, measuring=QUICK)

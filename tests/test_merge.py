@@ -35,20 +35,20 @@ def chosen(cache: Cache) -> list[str]:
     return [str(merged_entry.choice) for merged_entry in cache.entries]
 
 
-def test_a_new_entry_is_added_without_its_candidates() -> None:
+def test_a_dump_saves_a_new_entry_without_its_candidates() -> None:
     merged = merge_run(Cache(), [MeasuredEntry(entry())])
 
     assert merged.cache.entries == (kept(entry()),)
     assert merged.counts_text == "1 added"
 
 
-def test_with_keep_candidates_a_new_entry_has_its_candidates() -> None:
+def test_with_keep_candidates_a_dump_saves_a_new_entry_and_its_candidates() -> None:
     assert merge_run(Cache(), [MeasuredEntry(entry())], rules=MergeRules(keep_candidates=True)).cache.entries == (
         entry(),
     )
 
 
-def test_an_entry_without_a_choice_keeps_its_candidates() -> None:
+def test_a_dump_saves_an_entry_without_a_choice_with_its_candidates() -> None:
     result = replace(entry(), choice=None)
 
     assert merge_run(Cache(), [MeasuredEntry(result)]).cache.entries == (result,)
@@ -58,12 +58,12 @@ def untimed(name: str) -> Entry:
     return replace(entry(), choice=candidate(name), candidates=())
 
 
-def test_without_times_the_committed_choice_stays() -> None:
+def test_a_dump_keeps_the_committed_choice_if_no_candidate_has_a_time() -> None:
     assert chosen(merge_run(Cache((untimed("a"),)), [MeasuredEntry(untimed("b"))]).cache) == ["BLOCK=a"]
 
 
 @pytest.mark.parametrize(("slower_by", "stays"), [(0.0, True), (NOISE * 0.9, True), (NOISE * 1.1, False)])
-def test_a_committed_choice_stays_if_it_is_slower_within_noise(slower_by: float, stays: bool) -> None:
+def test_a_dump_keeps_a_committed_choice_that_is_slower_only_within_noise(slower_by: float, stays: bool) -> None:
     committed = kept(entry(times={"a": 9.0, "b": 20.0}))
     again = entry(times={"a": 10.0 * (1 + slower_by), "b": 10.0})
 
@@ -73,7 +73,7 @@ def test_a_committed_choice_stays_if_it_is_slower_within_noise(slower_by: float,
     assert merged.counts_text == ("1 unchanged" if stays else "1 changed")
 
 
-def test_an_entry_that_replaces_another_gets_the_next_generation() -> None:
+def test_an_entry_that_replaces_another_gets_the_next_generation_number() -> None:
     """An entry that stays keeps its generation. An entry with a new fingerprint replaces no entry."""
     committed = replace(kept(entry(times={"a": 9.0, "b": 20.0})), generation=2)
     other = entry(times={"a": 20.0, "b": 9.0})
@@ -90,14 +90,14 @@ def test_an_entry_that_replaces_another_gets_the_next_generation() -> None:
     assert generations(entry(source="changed")) == [0], "another fingerprint is another entry"
 
 
-def test_a_committed_choice_that_fails_now_is_replaced() -> None:
+def test_a_dump_replaces_a_committed_choice_that_fails_now() -> None:
     committed = kept(entry(times={"a": 9.0, "b": 20.0}))
     again = replace(entry(times={"b": 30.0}), candidates=(candidate("a"), candidate("b", 30.0)))
 
     assert chosen(merge_run(Cache((committed,)), [MeasuredEntry(again)]).cache) == ["BLOCK=b"]
 
 
-def test_a_failure_of_all_candidates_replaces_no_choice() -> None:
+def test_a_tuning_in_which_all_candidates_fail_replaces_no_saved_choice() -> None:
     committed = replace(kept(entry(times={"a": 9.0})), versions=Versions.parse("triton 3.6.0"))
     failed = replace(committed, choice=None, candidates=(Candidate(failed="ValueError: a test has patched it"),))
     failed = replace(failed, versions=Versions.parse("triton 3.7.1"))
@@ -113,7 +113,7 @@ def failing(good_entry: Entry) -> Entry:
 
 
 @pytest.mark.parametrize("is_rejected", [False, True])
-def test_a_choice_of_one_worker_wins_over_a_failure_of_another(is_rejected: bool) -> None:
+def test_a_dump_takes_the_choice_of_one_worker_if_another_worker_failed(is_rejected: bool) -> None:
     """All candidates failed in one process, and another process has a choice."""
     good, failed = entry(), MeasuredEntry(failing(entry()), "gw0", has_rejected_entry=is_rejected)
 
@@ -123,7 +123,7 @@ def test_a_choice_of_one_worker_wins_over_a_failure_of_another(is_rejected: bool
     assert chosen(disturbed.cache) == chosen(used.cache) == ["BLOCK=a"]
 
 
-def test_a_failure_hit_in_another_cache_replaces_no_choice() -> None:
+def test_a_failed_entry_of_a_loaded_cache_replaces_no_choice_in_the_dump() -> None:
     """The loaded cache has a failure, so the run did not tune. The dump path has a choice, which stays."""
     committed = kept(entry())
 
@@ -132,7 +132,7 @@ def test_a_failure_hit_in_another_cache_replaces_no_choice() -> None:
     assert committed in retuned.cache.entries
 
 
-def test_with_keep_candidates_an_unchanged_entry_gets_candidates() -> None:
+def test_with_keep_candidates_a_dump_adds_candidates_to_an_equal_entry() -> None:
     committed = replace(kept(entry()), generation=2)
 
     def merged(again: Entry, was: Entry = committed) -> tuple[Entry, ...]:
@@ -146,7 +146,7 @@ def test_with_keep_candidates_an_unchanged_entry_gets_candidates() -> None:
     assert merged(failing(entry())) == (committed,)
 
 
-def test_a_failure_with_another_error_text_changes_no_entry() -> None:
+def test_a_failed_entry_stays_unchanged_if_only_the_error_text_differs() -> None:
     """A test may draw the words of a failure at random."""
     was, again = (
         replace(entry(), choice=None, candidates=(Candidate(failed=f"cannot convert [{drawn}]"),))
@@ -160,7 +160,7 @@ def test_a_failure_with_another_error_text_changes_no_entry() -> None:
     assert chosen(merge_run(merged.cache, [MeasuredEntry(entry())]).cache) == ["BLOCK=a"]
 
 
-def test_retuning_a_problem_drops_its_unused_fingerprints() -> None:
+def test_tuning_a_problem_again_drops_its_unused_entries_of_other_sources() -> None:
     old, used, new = (kept(entry(source=source)) for source in ("old", "used", "new"))
 
     merged = merge_run(Cache((old, used)), [MeasuredEntry(entry(source="new"))], [used])
@@ -169,7 +169,7 @@ def test_retuning_a_problem_drops_its_unused_fingerprints() -> None:
     assert merged.counts_text == "1 changed, 1 unchanged"
 
 
-def test_an_entry_hit_in_another_cache_is_added_to_the_dump() -> None:
+def test_a_dump_takes_over_an_entry_that_a_test_used_from_another_cache() -> None:
     committed = kept(entry(times={"a": 10.0, "b": 20.0}))
     used = kept(entry(times={"a": 20.0, "b": 10.0}))
 
@@ -177,7 +177,7 @@ def test_an_entry_hit_in_another_cache_is_added_to_the_dump() -> None:
     assert merge_run(Cache((committed,)), used=[used]).cache.entries == (used,)
 
 
-def test_retuning_an_equal_choice_updates_only_a_minor_version() -> None:
+def test_tuning_an_equal_choice_again_updates_only_a_minor_version() -> None:
     """A new patch version, and an unknown version, change nothing."""
     committed, again = kept(entry()), replace(entry(times={"a": 10.1, "b": 20.0}), tuning_seconds=7.0)
 
@@ -192,7 +192,7 @@ def test_retuning_an_equal_choice_updates_only_a_minor_version() -> None:
     assert merged("triton 3.7.0", "") == (replace(committed, versions=Versions.parse("triton 3.7.0")),)
 
 
-def test_a_pruned_entry_is_removed_unless_the_run_used_it() -> None:
+def test_an_update_with_prune_removes_an_entry_unless_the_run_used_it() -> None:
     dropped, used = kept(entry("dropped")), kept(entry("used"))
 
     merged = merge_run(Cache((dropped, used)), used=[used], dropped={dropped.identity, used.identity})
@@ -200,7 +200,7 @@ def test_a_pruned_entry_is_removed_unless_the_run_used_it() -> None:
     assert merged.cache.entries == (used,)
 
 
-def test_the_merge_keeps_the_faster_measurement_of_two_workers() -> None:
+def test_if_two_workers_tuned_a_problem_the_dump_keeps_the_faster_result() -> None:
     slow, fast = entry(times={"a": 10.0, "b": 11.0}), entry(times={"a": 9.0, "b": 8.0})
 
     merged = merge_run(Cache(), [MeasuredEntry(slow, "gw0"), MeasuredEntry(fast, "gw1")])
@@ -208,7 +208,7 @@ def test_the_merge_keeps_the_faster_measurement_of_two_workers() -> None:
     assert chosen(merged.cache) == ["BLOCK=b"]
 
 
-def test_an_undisturbed_measurement_wins_over_a_disturbed_one() -> None:
+def test_a_dump_prefers_an_undisturbed_measurement_to_a_disturbed_one() -> None:
     alone, disturbed = entry(times={"a": 10.0, "b": 11.0}), entry(times={"a": 9.0, "b": 8.0})
 
     merged = merge_run(Cache(), [MeasuredEntry(disturbed, "gw0", is_disturbed=True), MeasuredEntry(alone, "gw1")])
@@ -216,7 +216,7 @@ def test_an_undisturbed_measurement_wins_over_a_disturbed_one() -> None:
     assert chosen(merged.cache) == ["BLOCK=a"]
 
 
-def test_the_merged_bytes_do_not_depend_on_the_order_of_events() -> None:
+def test_the_bytes_of_a_dump_do_not_depend_on_the_order_of_measurements() -> None:
     rng = random.Random(3)
     measured = [
         MeasuredEntry(entry(f"k{i % 7}", {"a": rng.uniform(9, 11), "b": rng.uniform(9, 11)}, f"s{i % 2}"), f"gw{i % 4}")
@@ -235,7 +235,7 @@ def test_the_merged_bytes_do_not_depend_on_the_order_of_events() -> None:
 
 
 @pytest.mark.parametrize("keep", [True, False])
-def test_with_keep_pruned_entries_of_other_pruned_lists_stay(keep: bool) -> None:
+def test_after_a_partial_run_entries_of_other_pruned_candidate_lists_stay(keep: bool) -> None:
     """An incomplete run may lack the lookups of the other lists."""
     lists = [(Value("pruned", text, "digest"), Value("search", "s", "digest")) for text in ("a", "b", "c")]
     problem = Problem("t", "k", (), Device("GPU", "arch", 1))

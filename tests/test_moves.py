@@ -84,7 +84,7 @@ def test_a_moved_kernel_is_a_hit_and_an_update_renames_its_entry(
     a_suite.load().stdout.no_fnmatch_line("*renamed from*")
 
 
-def test_an_incomplete_run_renames_no_entries(a_suite: Suite) -> None:
+def test_an_incomplete_run_renames_no_entries_of_a_moved_kernel(a_suite: Suite) -> None:
     """A test that did not run may still use the kernel's old name. The summary asks for a complete run."""
     before = a_suite.cache.read_text()
     rewritten(a_suite, MOVED_FILE, "old.py")
@@ -102,7 +102,7 @@ def test_an_incomplete_run_renames_no_entries(a_suite: Suite) -> None:
     output.no_fnmatch_line("Re-run with *")
 
 
-def test_a_copy_of_a_kernel_is_a_miss(a_suite: Suite) -> None:
+def test_a_copy_of_a_kernel_that_still_exists_is_a_miss(a_suite: Suite) -> None:
     """The original kernel still exists, so its entries keep their name."""
     both = "import new\nimport old\ndef test_new(): new.launch(10)\ndef test_old():\n old.launch(10)\n old.launch(20)\n"
     rewritten(a_suite, {"new": LIBRARY, "test_op": both})

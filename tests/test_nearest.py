@@ -31,17 +31,17 @@ def reason(missed: Problem, *problems: Problem, alias: str = "") -> str:
     return explain_miss([index(*problems)], missed, policy).text
 
 
-def test_a_miss_names_only_key_values_that_differ_from_nearest() -> None:
+def test_a_miss_names_only_key_values_that_differ_from_the_nearest_entry() -> None:
     entries = [problem(M=m, N=n) for m, n in ((16, 16), (64, 64))]
     assert reason(problem(M=64, N=128), *entries) == "no entry; the nearest entry has N 64 instead of 128"
 
 
-def test_a_miss_names_the_entry_of_the_nearest_size() -> None:
+def test_a_miss_names_the_entry_whose_size_is_nearest() -> None:
     entries = [problem(M=64, N=n) for n in (16, 112, 256)]
     assert reason(problem(M=64, N=128), *entries) == "no entry; the nearest entry has N 112 instead of 128"
 
 
-def test_the_nearest_text_is_the_one_with_the_nearest_numbers() -> None:
+def test_a_miss_names_the_entry_whose_key_text_has_the_nearest_numbers() -> None:
     entries = [problem(x=x) for x in ("bf16[2, 64]", "f32[2, 8]", "f32[2, 96]", "f32[2]", "f32[2, " + "9" * 5000 + "]")]
     assert (
         reason(problem(x="f32[2, 100]"), *entries)
@@ -52,23 +52,23 @@ def test_the_nearest_text_is_the_one_with_the_nearest_numbers() -> None:
     assert "n 4 instead of 5" in reason(problem(c=Value("c", "a9", "digest"), n=5), *entries)
 
 
-def test_entries_of_another_device_are_nearest_only_by_an_alias() -> None:
+def test_a_miss_names_an_entry_of_another_gpu_only_with_a_device_alias() -> None:
     assert reason(problem(M=1), problem(OTHER, M=2)) == NO_ENTRY
     assert (
         reason(problem(M=1), problem(OTHER, M=2), alias="Other") == "no entry; the nearest entry has M 2 instead of 1"
     )
 
 
-def test_a_key_that_differs_in_a_digest_is_new_or_changed_code() -> None:
+def test_a_miss_that_differs_in_a_code_digest_says_new_or_changed_code() -> None:
     old, new = (problem(code=Value("code", text, "digest")) for text in ("a", "b"))
     assert reason(new, old) == "no entry; new or changed code"
 
 
-def test_a_miss_with_other_key_names_lists_the_entries_key_names() -> None:
+def test_a_miss_with_other_key_names_lists_the_key_names_of_the_entries() -> None:
     assert reason(problem(M=1), problem(N=1, K=1)).endswith("the entries of this kernel have other key names: N, K")
 
 
-def test_a_key_value_missing_in_one_entry_is_shown_as_none() -> None:
+def test_a_miss_shows_a_key_value_that_the_nearest_entry_lacks_as_none() -> None:
     settings = Value("settings", "max_autotune", "settings")
     missed, plain, set_up = problem(M=1), problem(M=2), problem(M=1, settings=settings)
 
@@ -85,7 +85,7 @@ def test_a_key_value_missing_in_one_entry_is_shown_as_none() -> None:
     )
 
 
-def test_a_row_lists_the_test_with_the_worst_outcome_first() -> None:
+def test_a_summary_row_lists_the_test_with_the_worst_outcome_first() -> None:
     problem_of_row = problem(M=1)
     lookups = [
         Lookup(Identity(problem_of_row, ()), Outcome.HIT, test="test_first"),
@@ -97,6 +97,6 @@ def test_a_row_lists_the_test_with_the_worst_outcome_first() -> None:
     assert row.tests == ("test_stale", "test_first", "test_last")
 
 
-def test_an_entry_with_an_equal_key_is_not_called_the_nearest() -> None:
+def test_a_miss_does_not_call_an_entry_with_an_equal_key_the_nearest() -> None:
     """The gate compares a miss with the current cache, which may have the entry by now."""
     assert reason(problem(M=1), problem(M=1)) == "no entry"

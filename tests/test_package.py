@@ -15,7 +15,7 @@ import pytest_autotune
 ROOT = Path(__file__).parent.parent
 
 
-def test_a_built_wheel_has_every_module(tmp_path: Path) -> None:
+def test_a_built_wheel_has_every_module_of_the_package(tmp_path: Path) -> None:
     pytest.importorskip("setuptools")
     source = tmp_path / "source"
     source.mkdir()
@@ -40,7 +40,7 @@ def test_every_public_name_of_the_package_can_be_imported() -> None:
         pytest_autotune.nothing  # noqa: B018
 
 
-def test_every_public_name_is_imported_for_type_checkers() -> None:
+def test_every_public_name_of_the_package_is_imported_for_type_checkers() -> None:
     source = Path(pytest_autotune.__file__).read_text()
 
     assert [name for name in pytest_autotune._PUBLIC if f" {name} as {name}\n" not in source] == []

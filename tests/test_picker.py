@@ -136,7 +136,7 @@ def test_an_exported_module_picks_the_choice_of_a_known_problem(export: Export) 
     assert exported.pick(64, "torch.float32") == ([128], [])
 
 
-def test_triton_tunes_an_unexported_problem_with_one_warning(export: Export) -> None:
+def test_triton_tunes_a_problem_that_the_export_lacks_and_warns_once(export: Export) -> None:
     exported = export(entry(64, 32), options=("--kernel=lib.*", "--device=NVIDIA*"))
 
     blocks, warned = exported.pick(65)
@@ -151,7 +151,7 @@ def test_triton_tunes_an_unexported_problem_with_one_warning(export: Export) -> 
     assert exported.module.pick("lib.none")(CONFIGS, {}) is CONFIGS
 
 
-def test_an_exported_module_reads_only_active_runs_of_the_plugin(
+def test_an_exported_module_uses_only_attribute_active_runs_of_the_plugin(
     export: Export, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Other libraries ship the line, so the name never changes."""
@@ -169,7 +169,7 @@ def test_an_exported_module_reads_only_active_runs_of_the_plugin(
 
 
 @pytest.mark.parametrize("output", ["nope/../p.py", "~/p.py"])
-def test_an_export_overwrites_no_file_through_a_strange_path(
+def test_an_export_to_a_path_with_a_tilde_or_dots_overwrites_no_file(
     export: Export, monkeypatch: pytest.MonkeyPatch, output: str
 ) -> None:
     folder = export(entry(64, 32)).folder
@@ -181,7 +181,7 @@ def test_an_export_overwrites_no_file_through_a_strange_path(
     assert (folder / "p.py").read_text() == "mine"
 
 
-def test_an_exported_choice_that_the_pruner_drops_is_not_used(export: Export) -> None:
+def test_an_exported_choice_that_triton_prunes_is_not_used(export: Export) -> None:
     exported = export(entry(64, 32), entry(128, 128))
 
     def small(configs: Any, named_args: Any, **others: Any) -> Any:
@@ -195,7 +195,7 @@ def test_an_exported_choice_that_the_pruner_drops_is_not_used(export: Export) ->
     assert len(warned) == 1
 
 
-def test_a_thread_with_a_picked_choice_does_no_benchmark(export: Export, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_thread_with_an_exported_choice_runs_no_benchmark(export: Export, monkeypatch: pytest.MonkeyPatch) -> None:
     picked = export(entry(64, 32)).module.pick("lib.add")
     driver = SimpleNamespace(active=SimpleNamespace(get_benchmarker=lambda: lambda call, quantiles: [5.0] * 3))
     monkeypatch.setattr(sys.modules["triton"], "runtime", SimpleNamespace(driver=driver), raising=False)
@@ -210,7 +210,7 @@ def test_a_thread_with_a_picked_choice_does_no_benchmark(export: Export, monkeyp
         assert list(threads.map(first_time, (64, 65))) == [0.0, 5.0]
 
 
-def test_nearest_picks_the_closest_choice_in_the_named_sizes(export: Export) -> None:
+def test_option_nearest_of_an_export_picks_the_choice_of_the_closest_size(export: Export) -> None:
     exported = export(entry(16, 16), entry(4096, 128), entry(300, 64, dtype="fp32"))
 
     blocks, warned = exported.pick(300, nearest=["M"])
@@ -243,7 +243,7 @@ def test_nearest_picks_the_closest_choice_in_the_named_sizes(export: Export) -> 
     ],
     ids=["exact", "same size", "another size", "another size, if wanted", "alias", "never another architecture"],
 )
-def test_exported_choices_serve_gpus_of_the_same_architecture(
+def test_exported_choices_are_used_on_equal_gpus_and_others_if_allowed(
     export: Export, on: Device, options: tuple[str, ...], other_devices: bool, expected: list[int]
 ) -> None:
     # The first is the nearest to all of them in size.
@@ -257,7 +257,7 @@ def test_exported_choices_serve_gpus_of_the_same_architecture(
     assert len(warned) == (0 if is_exact else 1)
 
 
-def test_another_triton_version_or_a_damaged_export_warns_once(export: Export) -> None:
+def test_an_export_for_another_triton_version_or_damaged_warns_once(export: Export) -> None:
     exported = export(entry(64, 32), triton="3.8.0")
 
     blocks, warned = exported.pick(64)
@@ -279,7 +279,9 @@ def test_another_triton_version_or_a_damaged_export_warns_once(export: Export) -
     assert warned[0].startswith("lib.add: no choice can be picked (ValueError(")
 
 
-def test_triton_tunes_with_a_warning_on_a_gpu_without_choices(export: Export, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_on_a_gpu_without_exported_choices_triton_tunes_with_a_warning(
+    export: Export, monkeypatch: pytest.MonkeyPatch
+) -> None:
     blocks, warned = export(entry(64, 32), on=A100).pick(64)
     assert blocks == [16, 32, 64, 128]
     assert "no choice is known for ('NVIDIA A100', 'sm_80', 108, '3.7.1'), so Triton tunes" in warned[0]
@@ -292,7 +294,7 @@ def test_triton_tunes_with_a_warning_on_a_gpu_without_choices(export: Export, mo
     assert "no choice can be picked (KeyError('torch')), so Triton tunes" in warned[0]
 
 
-def test_the_export_leaves_out_a_problem_with_two_choices(export: Export, capsys: Any) -> None:
+def test_the_exported_module_omits_a_problem_that_has_two_choices(export: Export, capsys: Any) -> None:
     exported = export(entry(64, 32), entry(64, 64, source="other"), entry(128, 64), entry(128, 64, source="other"))
 
     assert exported.pick(64)[0] == [16, 32, 64, 128]
@@ -300,7 +302,7 @@ def test_the_export_leaves_out_a_problem_with_two_choices(export: Export, capsys
     assert "1 problem left out, because each has several choices: triton:lib.add (M=64" in capsys.readouterr().out
 
 
-def test_the_export_leaves_out_keys_it_cannot_compare_later(export: Export, capsys: Any) -> None:
+def test_the_exported_module_omits_key_values_it_could_not_compare(export: Export, capsys: Any) -> None:
     def keyed(m: Any, block: int, *more: Value) -> Entry:
         known_entry = entry(1, block)
         return replace(
@@ -336,7 +338,7 @@ def test_the_export_leaves_out_keys_it_cannot_compare_later(export: Export, caps
     assert exported.pick(7, DTYPE="fp16")[0] == [16, 32, 64, 128]
 
 
-def test_the_export_leaves_out_kernels_that_a_factory_made(export: Export, capsys: Any) -> None:
+def test_the_exported_module_omits_kernels_that_a_factory_made(export: Export, capsys: Any) -> None:
     known_entry = entry(64, 32, kernel="lib.made")
     of_none = replace(
         known_entry, problem=replace(known_entry.problem, key=(*known_entry.problem.key, Value("closure.FN", None)))
@@ -351,7 +353,7 @@ def test_the_export_leaves_out_kernels_that_a_factory_made(export: Export, capsy
     assert list(exported.module.CHOICES) == ["lib.add"]
 
 
-def test_the_exported_bytes_do_not_depend_on_the_entry_order(export: Export, capsys: Any) -> None:
+def test_the_bytes_of_an_exported_module_do_not_depend_on_the_entry_order(export: Export, capsys: Any) -> None:
     evil = 'lib.add"}\n__import__("os").abort()\n#\u202e\''
     entries = entry(64, 32), entry(64, 16, kernel=evil, device=replace(H200, name="x\n1/0"))
     exported = export(*entries)
@@ -367,7 +369,7 @@ def test_the_exported_bytes_do_not_depend_on_the_entry_order(export: Export, cap
     assert "_tuned.py is up to date" in capsys.readouterr().out
 
 
-def test_the_export_refuses_a_file_of_the_user_and_a_wrong_alias(export: Export, capsys: Any) -> None:
+def test_the_export_refuses_to_overwrite_a_user_file_and_a_wrong_alias(export: Export, capsys: Any) -> None:
     folder = export(entry(64, 32)).folder
     (folder / "mine.py").write_text("COMMAND = 1\n")
 
@@ -385,7 +387,7 @@ def check(capsys: Any) -> tuple[int, list[str]]:
     return status, capsys.readouterr().out.splitlines()
 
 
-def test_check_fails_for_an_export_that_is_older_than_its_cache(export: Export, capsys: Any) -> None:
+def test_check_command_fails_for_an_export_that_is_older_than_its_cache(export: Export, capsys: Any) -> None:
     module = export(entry(64, 32), entry(128, 64), options=("--kernel=lib.*",)).folder / "_tuned.py"
     assert check(capsys) == (0, ["1 cache, 2 entries: fine"])
 
@@ -406,7 +408,7 @@ def test_check_fails_for_an_export_that_is_older_than_its_cache(export: Export, 
     assert check(capsys)[1][0].startswith("_tuned.py: is not an export of pytest-autotune: it has no COMMAND")
 
 
-def test_the_example_export_is_up_to_date_and_imports_no_pytest(capsys: Any) -> None:
+def test_the_export_of_example_suite_is_up_to_date_and_imports_no_pytest(capsys: Any) -> None:
     example = Path(__file__).parent.parent / "example_suite"
     needed = "{'pytest', 'pytest_autotune', 'torch', 'triton'} & set(sys.modules)"
     script = f"import sys; from example_kernels._autotuned import pick, CHOICES; print(len(CHOICES), {needed})"

@@ -93,7 +93,7 @@ def race(
     return running.choice, results, Counter(launched)
 
 
-def test_a_race_finds_the_fastest_among_kernels_of_about_5_us() -> None:
+def test_measuring_finds_the_fastest_of_kernels_of_about_5_microseconds() -> None:
     """A kernel may run for less time than its launch takes. The race still finds the fastest kernel and its time."""
     times_us = [6.0, 5.0, 4.6, 4.3, 4.5, 9.0]
 
@@ -103,7 +103,7 @@ def test_a_race_finds_the_fastest_among_kernels_of_about_5_us() -> None:
     assert results[3].time_us == pytest.approx(4.3, rel=0.01)
 
 
-def test_candidates_with_the_same_code_are_launched_once() -> None:
+def test_of_candidates_with_the_same_code_only_the_first_is_measured() -> None:
     """The race launches the first of several candidates with equal code. The other ones get its time."""
     times_us = [30.0, 20.0, 20.0, 20.0]
     gpu = Gpu()
@@ -125,7 +125,7 @@ def test_candidates_with_the_same_code_are_launched_once() -> None:
     assert race.choice == 1
 
 
-def test_slow_candidates_are_dropped_after_four_launches() -> None:
+def test_measuring_drops_a_slow_candidate_after_four_launches() -> None:
     """The slowest candidate gets at most four launches. The host waits once for many launches."""
     gpu = Gpu()
 
@@ -136,7 +136,7 @@ def test_slow_candidates_are_dropped_after_four_launches() -> None:
     assert gpu.waits < sum(launched.values()) / 5
 
 
-def test_kernels_of_50_milliseconds_are_launched_at_most_6_times() -> None:
+def test_kernels_of_50_ms_are_launched_at_most_6_times_while_measuring() -> None:
     gpu = Gpu()
 
     choice, _, launched = race(gpu, [52_000.0, 50_000.0, 55_000.0])
@@ -147,7 +147,7 @@ def test_kernels_of_50_milliseconds_are_launched_at_most_6_times() -> None:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_the_choice_on_a_noisy_device_is_within_2_percent(seed: int) -> None:
+def test_the_choice_on_a_noisy_device_is_within_2_percent_of_the_fastest(seed: int) -> None:
     """With 2 % of noise, the chosen candidate takes at most 2 % longer than the best of twelve."""
     chance = random.Random(seed)
     for _ in range(5):
@@ -156,7 +156,7 @@ def test_the_choice_on_a_noisy_device_is_within_2_percent(seed: int) -> None:
         assert times_us[choice] <= min(times_us) * 1.02
 
 
-def test_races_with_a_coarse_timer_mostly_make_the_same_choice() -> None:
+def test_repeated_tunings_with_a_coarse_timer_mostly_choose_the_same() -> None:
     """The candidates' times differ by about as much as a tick of the timer.
 
     At least 18 of 20 races give the same choice.
@@ -170,7 +170,7 @@ def test_races_with_a_coarse_timer_mostly_make_the_same_choice() -> None:
     assert max(times_us[choice] for choice in choices) < 4.51 * 1.02
 
 
-def test_processes_mostly_choose_the_same_although_times_shift() -> None:
+def test_two_processes_mostly_choose_the_same_although_times_shift() -> None:
     """Each process sees slightly different times for the candidates.
 
     The processes disagree for at most 2 of 20 problems.
@@ -187,7 +187,7 @@ def test_processes_mostly_choose_the_same_although_times_shift() -> None:
     assert differ <= 2
 
 
-def test_late_host_launches_do_not_distort_the_times_of_a_race() -> None:
+def test_launches_that_the_host_makes_late_do_not_distort_measured_times() -> None:
     """The host is late for 8 % of the launches. The race keeps these launches out of every candidate's time."""
     late = random.Random(3)
     choices = []
@@ -200,7 +200,7 @@ def test_late_host_launches_do_not_distort_the_times_of_a_race() -> None:
     assert choices == [0] * 8
 
 
-def test_the_first_of_equally_fast_candidates_is_chosen() -> None:
+def test_of_equally_fast_candidates_the_first_is_chosen() -> None:
     """Four candidates differ by less than a tie. Twenty races with different noise all choose the first of them."""
     times_us = [9.0, 5.02, 5.0, 5.01, 5.03]
 
@@ -215,7 +215,7 @@ def test_a_gpu_clock_that_ramps_up_does_not_change_the_choice() -> None:
         assert race(Gpu(disturbs=ramp, seed=seed), [5.0, 4.8, 4.6, 4.9], seed=seed)[0] == 2
 
 
-def test_a_race_repeats_rounds_that_another_process_disturbed() -> None:
+def test_measurements_that_another_process_disturbed_are_repeated() -> None:
     """Kernels of another process slow the device for a few milliseconds. The race repeats these rounds."""
 
     def busy_for_a_while(now_s: float) -> float:
@@ -238,7 +238,7 @@ def test_host_stalls_of_3_ms_do_not_change_the_measured_median() -> None:
     assert results[2].measured.median_us < 5.0
 
 
-def test_a_race_ends_even_if_some_of_its_launches_are_discarded() -> None:
+def test_measuring_ends_even_if_some_launches_are_discarded() -> None:
     """The candidate with the fewest times decides the length of a stage.
 
     Other candidates may get more launches than the limit.
@@ -250,7 +250,7 @@ def test_a_race_ends_even_if_some_of_its_launches_are_discarded() -> None:
         assert choice in range(5)
 
 
-def test_a_candidate_that_fails_is_dropped_from_the_race() -> None:
+def test_a_candidate_that_fails_while_measured_is_not_launched_again() -> None:
     """The candidate fails at its seventh launch.
 
     The race records the reason and does not launch the candidate again.
@@ -274,7 +274,7 @@ def test_a_candidate_that_fails_is_dropped_from_the_race() -> None:
     assert running.choice == 0
 
 
-def test_a_failure_that_breaks_the_device_ends_the_race() -> None:
+def test_a_failure_that_breaks_the_device_ends_measuring_with_an_error() -> None:
     """The error names the candidate that broke the device, and the race chooses nothing."""
     gpu = Gpu()
 
@@ -290,7 +290,7 @@ def test_a_failure_that_breaks_the_device_ends_the_race() -> None:
     assert "illegal memory access" in str(lost.value.kernel_error)
 
 
-def test_a_race_in_which_all_candidates_fail_has_no_choice() -> None:
+def test_if_all_candidates_fail_while_measured_there_is_no_choice() -> None:
     def failing() -> None:
         raise MemoryError
 
@@ -311,7 +311,7 @@ def test_candidates_with_measured_times_of_0_are_a_tie(times_us: list[float], ch
     assert [result.failed for result in challenge.results] == [None] * len(times_us)
 
 
-def test_each_launch_calls_the_before_and_after_functions() -> None:
+def test_each_measured_launch_calls_the_before_and_after_functions() -> None:
     """The function after a launch gets the error of the launch, or None."""
     seen: list[object] = []
 
@@ -349,7 +349,7 @@ def test_a_candidate_is_set_up_again_after_another_candidate_ran() -> None:
     assert len(active) < 60
 
 
-def test_a_race_by_the_host_clock_chooses_the_shortest_call() -> None:
+def test_measuring_by_the_host_clock_chooses_the_shortest_call() -> None:
     """A call of 118 microseconds wins against calls of 240 and 268 microseconds, three times in a row."""
 
     def spin(seconds: float) -> Callable[[], object]:
@@ -385,7 +385,7 @@ def test_a_measurement_drops_outliers_and_returns_the_spread() -> None:
         ([10.0, 9.95], 7, 0),
     ],
 )
-def test_a_tie_is_won_by_the_kept_choice_or_the_first_candidate(
+def test_a_tie_of_times_is_won_by_the_old_choice_or_the_first_candidate(
     times_us: list[float], kept_number: int | None, expected_choice: int
 ) -> None:
     """A kept choice wins within the noise. Without a kept choice, the first candidate of the list wins a tie."""
@@ -393,7 +393,7 @@ def test_a_tie_is_won_by_the_kept_choice_or_the_first_candidate(
 
 
 @pytest.mark.parametrize("best_us", [3.0, 5.0, 6.0, 12.0, 100.0])
-def test_the_tolerance_for_a_kept_choice_is_wider_than_for_a_tie(best_us: float) -> None:
+def test_the_tolerance_for_an_old_choice_is_wider_than_for_a_tie(best_us: float) -> None:
     """The tolerance for a kept choice is 1 % wider than a tie, and stays below 5 %."""
     gpu = Device("NVIDIA H200", "sm_90", 132)
     just_a_tie = best_us * tie_on_gpu(best_us)
@@ -403,7 +403,7 @@ def test_the_tolerance_for_a_kept_choice_is_wider_than_for_a_tie(best_us: float)
     assert kept_choice_tolerance(gpu, best_us) < 0.05
 
 
-def test_the_l2_flush_buffer_shrinks_to_the_free_memory() -> None:
+def test_the_buffer_that_flushes_l2_shrinks_if_little_memory_is_free() -> None:
     """The buffer that flushes the L2 cache gets smaller as the free memory shrinks. Below 32 MiB there is no buffer."""
 
     def allocate(free_bytes: int, size: int) -> int:

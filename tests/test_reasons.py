@@ -17,7 +17,7 @@ from pytest_autotune.run.tuning import MAX_REASON_LENGTH, stable_reason
         ("Thread-12 failed in process 7", "Thread-3 failed in process 88", "Thread-... failed in process ..."),
     ],
 )
-def test_addresses_pids_and_temporary_paths_are_cut_from_reasons(first: str, second: str, kept: str) -> None:
+def test_addresses_pids_and_temp_paths_are_cut_from_a_candidates_error(first: str, second: str, kept: str) -> None:
     assert stable_reason(first) == stable_reason(second) == kept
 
 
@@ -31,11 +31,11 @@ def test_addresses_pids_and_temporary_paths_are_cut_from_reasons(first: str, sec
         "lib.py:54:12: error: cannot process 16384 rows of 64:64:64 with 255 registers per thread 128",
     ],
 )
-def test_numbers_and_places_in_a_compiler_error_are_kept(reason: str) -> None:
+def test_numbers_and_source_lines_in_a_candidates_error_are_kept(reason: str) -> None:
     assert stable_reason(reason) == reason
 
 
-def test_a_long_path_does_not_shorten_the_reason_after_it() -> None:
+def test_a_long_path_in_a_candidates_error_does_not_shorten_the_text() -> None:
     text = "x" * MAX_REASON_LENGTH
 
     assert stable_reason(f"/{'d/' * 300}a.cu: {text}") == stable_reason(f"/b/a.cu: {text}")

@@ -141,7 +141,7 @@ def objects(url: str) -> list[str]:
 # The behaviour that users see.
 
 
-def test_a_marker_loads_a_cache_from_a_url(serial_suite: Suite, url: str) -> None:
+def test_a_marker_loads_a_cache_from_a_store_url(serial_suite: Suite, url: str) -> None:
     test = f"import pytest\n@pytest.mark.autotune_cache(load={url!r})\ndef test(tune): tune('k', m=1)"
     serial_suite.write(test_one="def test(tune): tune('k', m=1)").run(f"--autotune-dump={url}")
 
@@ -151,7 +151,7 @@ def test_a_marker_loads_a_cache_from_a_url(serial_suite: Suite, url: str) -> Non
 
 
 @pytest.mark.parametrize("distribution", DISTRIBUTIONS.values(), ids=DISTRIBUTIONS)
-def test_a_run_uses_entries_another_machine_wrote_into_the_store(
+def test_a_run_uses_entries_that_another_machine_wrote_to_an_object_store(
     pytester: pytest.Pytester, monkeypatch, section, url: str, distribution: list[str]
 ) -> None:
     monkeypatch.delenv("PYTEST_ADDOPTS", raising=False)
@@ -166,7 +166,7 @@ def test_a_run_uses_entries_another_machine_wrote_into_the_store(
     assert f"{url} is up to date (4 entries" in section(second)[-1]
 
 
-def test_a_run_lists_the_store_once_and_writes_at_most_once(serial_suite: Suite, url: str, proxy) -> None:
+def test_a_run_lists_an_object_store_once_and_writes_at_most_once(serial_suite: Suite, url: str, proxy) -> None:
     serial_suite.write()
 
     serial_suite.run(*both(url))
@@ -181,7 +181,9 @@ def test_a_run_lists_the_store_once_and_writes_at_most_once(serial_suite: Suite,
     assert not any("if-none-match" in head.lower() or "if-match" in head.lower() for head in proxy.heads)
 
 
-def test_a_loaded_file_wins_over_a_store_for_equal_problems(serial_suite: Suite, section, url: str) -> None:
+def test_the_entry_of_a_loaded_file_takes_precedence_over_an_object_store(
+    serial_suite: Suite, section, url: str
+) -> None:
     suite = serial_suite.write(test_one="def test(tune): print(tune('k', m=1))")
     suite.run("--autotune-dump=cache.textproto")
     suite.cache.write_text(suite.cache.read_text().replace('text: "a"', 'text: "b"'))
@@ -194,7 +196,7 @@ def test_a_loaded_file_wins_over_a_store_for_equal_problems(serial_suite: Suite,
         assert (suite.tunings, section(result)[-1]) == ([], f"2 hits; {url} is up to date (2 entries)")
 
 
-def test_only_prune_removes_entries_of_other_runs_from_a_store(serial_suite: Suite, url: str) -> None:
+def test_only_update_prune_removes_entries_of_other_runs_from_a_store(serial_suite: Suite, url: str) -> None:
     """Entries of other runs are not unused, either."""
     suite = serial_suite.write(test_a="def test(tune): tune('k', m=1)")
     suite.run(f"--autotune-dump={url}")
@@ -210,7 +212,7 @@ def test_only_prune_removes_entries_of_other_runs_from_a_store(serial_suite: Sui
     assert len(held(url)) == 3, "what was removed is tuned and kept again"
 
 
-def test_verify_with_update_replaces_a_slower_stored_choice(serial_suite: Suite, url: str) -> None:
+def test_a_verify_run_with_update_replaces_a_slower_choice_in_a_store(serial_suite: Suite, url: str) -> None:
     suite = serial_suite.write(test_a="def test(tune): print('chosen', tune('k', times={'a': 10.0, 'b': 20.0}))")
     suite.run(f"--autotune-dump={url}")
     (before,) = held(url)
@@ -223,7 +225,7 @@ def test_verify_with_update_replaces_a_slower_stored_choice(serial_suite: Suite,
     assert "chosen b" in result.stdout.str()
 
 
-def test_an_entry_of_a_newer_generation_replaces_a_faster_entry(serial_suite: Suite, url: str) -> None:
+def test_merging_into_a_store_a_newer_slower_entry_replaces_an_older_one(serial_suite: Suite, url: str) -> None:
     suite = serial_suite.write(test_a="def test(tune): tune('k', times={'a': 10.0, 'b': 20.0})")
     suite.dump()
     assert cli.main(["merge", str(suite.cache), "-o", url]) == 0
@@ -236,7 +238,7 @@ def test_an_entry_of_a_newer_generation_replaces_a_faster_entry(serial_suite: Su
     )
 
 
-def test_a_dump_without_credentials_keeps_its_entries_in_a_file(
+def test_a_dump_to_a_store_without_credentials_keeps_entries_in_a_file(
     serial_suite: Suite, section, url: str, monkeypatch, proxy
 ) -> None:
     suite = serial_suite.write()
@@ -259,7 +261,7 @@ def test_a_dump_without_credentials_keeps_its_entries_in_a_file(
 
 @pytest.mark.usefixtures("short_limits")
 @pytest.mark.parametrize(("operation", "fault"), [("LIST", "403"), ("GET", "reset")])
-def test_an_unreachable_store_is_an_error_within_10_seconds(
+def test_loading_from_an_unreachable_store_is_an_error_within_10_seconds(
     serial_suite: Suite, section, url: str, proxy, operation: str, fault: str
 ) -> None:
     """With ``?optional`` it is no error."""
@@ -298,7 +300,7 @@ def test_five_hanging_optional_stores_delay_a_run_by_10_seconds(serial_suite: Su
 
 @pytest.mark.usefixtures("short_limits")
 @pytest.mark.parametrize("fault", ["endless", "empty"])
-def test_a_store_that_repeats_its_first_page_is_a_one_line_error(
+def test_a_store_that_lists_its_first_page_again_is_a_one_line_error(
     serial_suite: Suite, section, url: str, proxy, fault: str
 ) -> None:
     """Some stores ignore the token of the next page, and give the first page again and again."""
@@ -327,7 +329,9 @@ def test_a_slow_store_that_then_hangs_delays_a_run_by_10_seconds(serial_suite: S
     assert time.monotonic() - started < 10
 
 
-def test_an_unreachable_store_of_a_marker_is_tried_once_per_run(serial_suite: Suite, section, url: str, proxy) -> None:
+def test_an_unreachable_store_that_a_marker_loads_is_tried_once_per_run(
+    serial_suite: Suite, section, url: str, proxy
+) -> None:
     suite = serial_suite.write(
         test_a=f"""
         import pytest
@@ -348,7 +352,7 @@ def test_an_unreachable_store_of_a_marker_is_tried_once_per_run(serial_suite: Su
 
 @pytest.mark.usefixtures("short_limits")
 @pytest.mark.parametrize("fault", ["403", "truncated"])
-def test_a_failed_store_write_keeps_a_file_and_names_the_command(
+def test_if_a_store_cannot_be_written_a_file_keeps_the_entries_to_merge(
     serial_suite: Suite, section, url: str, proxy, fault: str
 ) -> None:
     suite = serial_suite.write()
@@ -375,7 +379,7 @@ def test_a_failed_store_write_keeps_a_file_and_names_the_command(
 
 @pytest.mark.parametrize("operation", ["LIST", "GET", "PUT"])
 @pytest.mark.parametrize("fault", ["500", "503", "reset", "lost"])
-def test_a_store_request_that_fails_once_is_repeated(url: str, proxy, operation: str, fault: str) -> None:
+def test_a_request_to_an_object_store_that_fails_once_is_repeated(url: str, proxy, operation: str, fault: str) -> None:
     add(url, entry(1))
     proxy.faults[operation] = [fault]
 
@@ -385,7 +389,9 @@ def test_a_store_request_that_fails_once_is_repeated(url: str, proxy, operation:
     assert held(url) == {entry(1), entry(2)}
 
 
-def test_a_run_killed_while_writing_to_a_store_loses_no_entry(pytester: pytest.Pytester, url: str, proxy) -> None:
+def test_a_run_killed_while_writing_to_an_object_store_loses_no_entry(
+    pytester: pytest.Pytester, url: str, proxy
+) -> None:
     suite = Suite(pytester, []).write()
     command = [sys.executable, "-m", "pytest", "-q", "-ppytest_autotune.plugin", *both(url)]
     run = subprocess.Popen(command, cwd=suite.folder, env=alone(suite), stdout=subprocess.DEVNULL)
@@ -398,7 +404,7 @@ def test_a_run_killed_while_writing_to_a_store_loses_no_entry(pytester: pytest.P
     assert (result.ret, suite.tunings, len(held(url))) == (0, [], 4)
 
 
-def test_all_commands_accept_a_store_url(url: str, tmp_path: Path, capsys, proxy) -> None:
+def test_all_commands_accept_the_url_of_an_object_store_as_a_cache(url: str, tmp_path: Path, capsys, proxy) -> None:
     file, report = str(tmp_path / "c.textproto"), tmp_path / "r.json"
     update_store(stores.open_store(file), lambda now: Cache((entry(1), entry(2))))
 
@@ -430,7 +436,9 @@ def test_all_commands_accept_a_store_url(url: str, tmp_path: Path, capsys, proxy
         assert f"{url}?optional: cannot be read: the store answers 403" in capsys.readouterr().err, "not empty"
 
 
-def test_a_wrong_store_url_is_an_error_an_empty_store_is_not(serial_suite: Suite, url: str, monkeypatch) -> None:
+def test_a_wrong_store_url_is_an_error_but_an_empty_store_is_no_error(
+    serial_suite: Suite, url: str, monkeypatch
+) -> None:
     suite = serial_suite.write()
     assert suite.run(f"--autotune-load={url}?optional").ret == 0
     suite.write(test_m="import pytest\n@pytest.mark.autotune_cache(load='s3://id:key@x/')\ndef test(): pass")
@@ -441,7 +449,7 @@ def test_a_wrong_store_url_is_an_error_an_empty_store_is_not(serial_suite: Suite
     assert suite.run(f"--autotune-load={url}").ret == pytest.ExitCode.USAGE_ERROR
 
 
-def test_without_obstore_a_url_is_a_usage_error_with_a_remedy(serial_suite: Suite, monkeypatch) -> None:
+def test_a_store_url_without_obstore_installed_is_an_error_with_a_remedy(serial_suite: Suite, monkeypatch) -> None:
     monkeypatch.setitem(sys.modules, "obstore", None)
 
     result = serial_suite.write().run("--autotune-load=s3://bucket/x/")
@@ -453,7 +461,7 @@ def test_without_obstore_a_url_is_a_usage_error_with_a_remedy(serial_suite: Suit
     ]
 
 
-def test_a_run_without_a_url_does_not_import_obstore(pytester: pytest.Pytester) -> None:
+def test_a_run_without_a_store_url_does_not_import_obstore(pytester: pytest.Pytester) -> None:
     suite = Suite(pytester, []).write()
     pytester.makepyfile(
         test_z="import sys\ndef test(): assert not {'obstore', *ours} & {*sys.modules}\n".replace(
@@ -468,7 +476,7 @@ def test_a_run_without_a_url_does_not_import_obstore(pytester: pytest.Pytester) 
 # The guarantees of the store.
 
 
-def test_an_entry_of_a_higher_generation_wins_if_it_is_slower(url: str, tmp_path: Path) -> None:
+def test_a_store_keeps_the_entry_of_a_later_tuning_even_if_it_is_slower(url: str, tmp_path: Path) -> None:
     fast, slow = entry(block=32, time_us=10.0), entry(block=64, time_us=11.0)
     add(url, fast)
     update_store(stores.open_store(url), lambda now: Cache((slow,)))
@@ -483,7 +491,7 @@ def test_an_entry_of_a_higher_generation_wins_if_it_is_slower(url: str, tmp_path
     assert texts == {encode(Cache((replace(fast, generation=2),)), Format.TEXT)}, "of one generation the faster"
 
 
-def test_compacting_a_store_keeps_device_folders_and_other_files(url: str) -> None:
+def test_compacting_a_store_keeps_gpu_folders_and_files_of_others(url: str) -> None:
     add(url, entry(1), entry(1, device=A100))
     obstore.put(bucket(url), "v1/readme.txt", b"hello")
 
@@ -503,7 +511,7 @@ def test_compacting_a_store_does_not_restore_a_removed_entry(url: str) -> None:
     assert held(url) == {entry(2)}
 
 
-def test_a_readonly_store_is_never_written_or_compacted(serial_suite: Suite, section, url: str, proxy) -> None:
+def test_a_store_url_with_readonly_is_never_written_or_compacted(serial_suite: Suite, section, url: str, proxy) -> None:
     add(url, entry(1))
     add(url, entry(2))
     suite = serial_suite.write()
@@ -524,7 +532,7 @@ def test_a_readonly_store_is_never_written_or_compacted(serial_suite: Suite, sec
         stores.compact(f"{url}?readonly")
 
 
-def test_compacting_removes_nothing_if_the_store_drops_its_write(url: str, proxy) -> None:
+def test_compacting_removes_no_file_if_the_store_loses_the_new_file(url: str, proxy) -> None:
     """The store acknowledges what it does not keep."""
     for m in range(3):
         add(url, entry(m))
@@ -539,7 +547,9 @@ def test_compacting_removes_nothing_if_the_store_drops_its_write(url: str, proxy
 
 
 @pytest.mark.usefixtures("short_limits")
-def test_a_listed_store_file_that_is_gone_is_reported(serial_suite: Suite, section, url: str, proxy, capsys) -> None:
+def test_a_file_that_a_store_lists_but_does_not_have_is_reported(
+    serial_suite: Suite, section, url: str, proxy, capsys
+) -> None:
     suite = serial_suite.write(test_a="def test(tune): tune('k')")
     add(url, entry(1))
     add(url, entry(2))
@@ -576,7 +586,7 @@ def test_a_store_with_an_unknown_file_is_read_and_compacted(server: int, url: st
     assert set(stores.read_cache(url).entries) == {entry(1), entry(1, device=A100), entry(2)}
 
 
-def test_an_entry_of_the_highest_generation_can_be_replaced(url: str) -> None:
+def test_a_store_entry_with_the_highest_generation_can_be_replaced(url: str) -> None:
     add(url, replace(entry(block=32, time_us=10.0), generation=2**32 - 1))
     slow = entry(block=64, time_us=11.0)
 
@@ -586,7 +596,7 @@ def test_an_entry_of_the_highest_generation_can_be_replaced(url: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_ENDPOINT_URL"])
-def test_a_line_break_in_a_secret_is_a_one_line_error(url: str, monkeypatch, capfd, name: str) -> None:
+def test_a_line_break_in_an_aws_secret_is_a_one_line_error(url: str, monkeypatch, capfd, name: str) -> None:
     monkeypatch.setenv(name, "http://secret\n")
 
     assert cli.main(["show", f"{url}?optional"]) == 4
@@ -597,7 +607,7 @@ def test_a_line_break_in_a_secret_is_a_one_line_error(url: str, monkeypatch, cap
     assert "secret\n" not in output
 
 
-def test_s3_allows_plain_http_only_for_an_http_endpoint(monkeypatch) -> None:
+def test_an_s3_store_allows_plain_http_only_for_an_http_endpoint(monkeypatch) -> None:
     """The library follows a redirect with the token of the session, so it must not lead to a host without TLS."""
     allowed: list[Any] = []
     monkeypatch.setattr("obstore.store.from_url", lambda url, **given: allowed.append(given["client_options"]))
@@ -608,7 +618,7 @@ def test_s3_allows_plain_http_only_for_an_http_endpoint(monkeypatch) -> None:
     assert [options["allow_http"] for options in allowed] == [True, False, False]
 
 
-def test_a_store_error_names_the_host_but_no_password(url: str, monkeypatch) -> None:
+def test_the_error_of_an_object_store_names_the_host_but_no_password(url: str, monkeypatch) -> None:
     for address, words in (
         ("http://user:password@127.0.0.1:1", "Connection refused (127.0.0.1:1) "),
         ("http://nowhere.invalid:1", "(nowhere.invalid:1) "),
@@ -633,7 +643,7 @@ def test_a_store_listing_with_gaps_or_repeats_loses_no_entry(url: str, proxy, fa
     assert held(url) == {entry(m) for m in range(5)}
 
 
-def test_no_fault_of_a_store_loses_an_entry(url: str, proxy) -> None:
+def test_no_failed_request_to_an_object_store_loses_an_entry(url: str, proxy) -> None:
     """Each fault of each request of a read, a write and a compaction, side by side in folders of their own."""
 
     def prepare(case: tuple[str, str]) -> None:
@@ -665,7 +675,7 @@ def test_no_fault_of_a_store_loses_an_entry(url: str, proxy) -> None:
         list(pool.map(mend, folders))
 
 
-def test_an_unreadable_file_of_a_store_is_skipped_with_a_line(serial_suite: Suite, section, url: str) -> None:
+def test_an_unreadable_file_of_a_store_is_skipped_with_a_summary_line(serial_suite: Suite, section, url: str) -> None:
     suite = serial_suite.write()
     suite.run(f"--autotune-dump={url}")
     poisoned, unreadable = (f"v1/gpu/{hashlib.sha256(data).hexdigest()}.pb" for data in (b"other", b"no cache"))

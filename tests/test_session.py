@@ -51,7 +51,7 @@ def tune(session: Session, asked: Problem | None = None, **options: Any) -> Entr
         return tuning.entry or tuning.record(FAST, [FAST, SLOW])
 
 
-def test_a_tuning_that_raises_is_not_recorded_and_not_a_miss() -> None:
+def test_a_tuning_that_raises_an_error_is_not_recorded_and_not_a_miss() -> None:
     session, lookups = a_session(())
 
     with pytest.raises(ZeroDivisionError), open_tuning(session):
@@ -77,7 +77,7 @@ def test_an_entry_that_the_adapter_rejects_is_stale() -> None:
     assert lookups[0].entry.choice == SLOW
 
 
-def test_an_adapter_must_reject_an_entry_to_get_the_next_entry() -> None:
+def test_an_adapter_gets_the_next_entry_only_after_rejecting_the_first() -> None:
     """Without the check, an adapter that forgets the rejection would get the same entry for ever."""
     recorded, _ = a_session()
     session, _ = a_session((tune(recorded),))
@@ -89,7 +89,7 @@ def test_an_adapter_must_reject_an_entry_to_get_the_next_entry() -> None:
             next(offered)
 
 
-def test_with_on_stale_error_an_entry_an_adapter_rejects_fails() -> None:
+def test_with_on_stale_error_an_entry_rejected_by_an_adapter_is_an_error() -> None:
     recorded, _ = a_session()
     session, lookups = a_session((tune(recorded),), on_stale="error")
 
@@ -120,7 +120,7 @@ def fail(session: Session, *reasons: str) -> None:
         tuning.record_failure(reasons)
 
 
-def test_failed_candidates_are_recorded_with_stable_reasons() -> None:
+def test_failed_candidates_are_recorded_with_errors_that_do_not_vary() -> None:
     entries = []
     for reasons in (
         ["no\x1b 0x7ffe12", "in /tmp/a/tmpk3_x9q2.ptx: bad"],
@@ -138,7 +138,7 @@ def test_failed_candidates_are_recorded_with_stable_reasons() -> None:
     assert [len(failed_candidate.failed) for failed_candidate in lookups[0].entry.candidates] == [200] * 5
 
 
-def test_an_entry_of_a_failed_tuning_is_a_hit_without_waiting() -> None:
+def test_a_loaded_entry_whose_candidates_all_failed_is_a_hit() -> None:
     recorded, first = a_session()
     fail(recorded, "too large")
     claims = Claims()
@@ -155,7 +155,7 @@ def test_an_entry_of_a_failed_tuning_is_a_hit_without_waiting() -> None:
 
 
 @pytest.mark.parametrize("policy", [{"on_stale": "error"}, {"on_miss": "error"}])
-def test_an_entry_is_stale_if_its_failed_candidate_works_now(policy: dict[str, str]) -> None:
+def test_an_entry_whose_candidates_all_failed_is_stale_once_one_works(policy: dict[str, str]) -> None:
     recorded, first = a_session()
     fail(recorded, "too large")
     session, lookups = a_session((first[0].entry,), **policy)
@@ -166,7 +166,7 @@ def test_an_entry_is_stale_if_its_failed_candidate_works_now(policy: dict[str, s
     assert [(lookup.outcome, lookup.entry.choice) for lookup in lookups] == [(Outcome.STALE, FAST)]
 
 
-def test_the_reason_of_a_stale_row_names_only_changed_parts() -> None:
+def test_the_reason_of_a_stale_entry_names_only_what_changed() -> None:
     def ask(version: int) -> Lookup:
         session, lookups = a_session((entry,))
         with session.tuning(AnyChoice(problem(), [Value("source", "b", "digest"), Value("version", version)])):
@@ -182,7 +182,7 @@ def test_the_reason_of_a_stale_row_names_only_changed_parts() -> None:
     assert "version: 1 -> 2" in changed_twice.reason
 
 
-def test_the_stale_reason_compares_with_the_most_similar_entry() -> None:
+def test_the_reason_of_a_stale_problem_names_the_most_similar_entry() -> None:
     """A factory made kernels of ``relu`` and ``square``, and both were edited."""
 
     def of(source: str, choice: Candidate, *parts: str) -> Entry:
@@ -198,7 +198,7 @@ def test_the_stale_reason_compares_with_the_most_similar_entry() -> None:
     assert "(kernel, square)" in lookups[0].reason
 
 
-def test_hits_and_misses_of_eight_threads_are_all_recorded() -> None:
+def test_problems_that_eight_threads_tune_at_once_are_all_recorded() -> None:
     session, lookups = a_session()
     barrier = threading.Barrier(8)
 
@@ -243,7 +243,7 @@ def test_a_tuning_inside_a_tuning_never_waits_for_other_workers() -> None:
     assert claims.waits == [True, False, True]
 
 
-def test_a_result_that_a_tuner_reports_has_the_current_test() -> None:
+def test_a_result_that_a_tuner_reports_gets_the_name_of_the_current_test() -> None:
     session, lookups = a_session()
     session.current_test = "test_a.py::test_a"
 
@@ -260,7 +260,7 @@ def test_a_result_that_a_tuner_reports_has_the_current_test() -> None:
         ({"on_stale": "error"}, Outcome.STALE),
     ],
 )
-def test_results_that_a_tuner_reported_are_kept_after_its_error(policy: dict[str, str], outcome: Outcome) -> None:
+def test_a_miss_that_fails_the_test_loses_no_other_reported_result(policy: dict[str, str], outcome: Outcome) -> None:
     session, lookups = a_session((), **policy)
 
     hit = Lookup(Identity(problem("other"), ()), outcome=Outcome.HIT)
@@ -270,7 +270,7 @@ def test_results_that_a_tuner_reported_are_kept_after_its_error(policy: dict[str
     assert [lookup.outcome for lookup in lookups] == [outcome, Outcome.HIT]
 
 
-def test_with_on_miss_error_but_no_load_a_reported_tuning_passes() -> None:
+def test_with_on_miss_error_but_no_load_a_reported_tuning_is_no_error() -> None:
     session, lookups = a_session(None, on_miss="error")
 
     session.report_observed(Lookup(Identity(problem(), ()), result=TunedEntry(an_entry("k"))))
@@ -294,7 +294,7 @@ def test_measuring_outside_a_tuning_locks_the_named_gpu() -> None:
     assert processors == ["GPU-a"]
 
 
-def test_tuning_seconds_leave_out_the_wait_for_the_gpu() -> None:
+def test_the_recorded_tuning_time_omits_the_wait_for_the_gpu_lock() -> None:
     class Busy(Claims):
         @contextmanager
         def measuring(self, on: str = "") -> Iterator[bool]:
@@ -311,7 +311,7 @@ def test_tuning_seconds_leave_out_the_wait_for_the_gpu() -> None:
     assert lookups[0].is_disturbed
 
 
-def test_a_tuning_without_measurements_is_undisturbed() -> None:
+def test_a_tuning_without_measurements_is_not_marked_as_disturbed() -> None:
     session, lookups = a_session()
     with open_tuning(session) as tuning:
         tuning.record(FAST)
@@ -319,7 +319,7 @@ def test_a_tuning_without_measurements_is_undisturbed() -> None:
     assert not lookups[0].is_disturbed
 
 
-def test_tuning_seconds_leave_out_inner_tunings() -> None:
+def test_the_recorded_tuning_time_omits_tunings_inside_the_tuning() -> None:
     session, _ = a_session()
     with open_tuning(session, problem("outer")) as outer:
         with open_tuning(session, problem("inner")) as inner:
@@ -350,16 +350,16 @@ def an_entry(kernel: str, choice: Candidate = FAST, source: str = "s", device: D
         [an_entry("old"), an_entry("older", SLOW)],
     ],
 )
-def test_a_renamed_kernel_misses_if_the_old_entry_differs(others) -> None:
+def test_a_renamed_kernel_misses_if_no_old_entry_fits_unambiguously(others) -> None:
     assert [(lookup.outcome, lookup.is_tuned) for lookup in after_a_move(*others)] == [(Outcome.MISS, True)]
 
 
-def test_a_renamed_kernel_uses_the_first_of_equal_old_entries() -> None:
+def test_a_renamed_kernel_uses_the_entry_under_an_old_name() -> None:
     (lookup,) = after_a_move(an_entry("older"), an_entry("old"))
     assert lookup.reason == "renamed from old"
 
 
-def test_a_copied_kernel_misses_if_its_process_uses_the_original() -> None:
+def test_a_copy_of_a_kernel_misses_if_a_test_also_uses_the_original() -> None:
     session, lookups = a_session((an_entry("old"),))
     tune(session, problem("old"))
 
@@ -369,7 +369,7 @@ def test_a_copied_kernel_misses_if_its_process_uses_the_original() -> None:
     assert [lookup.outcome for lookup in lookups] == [Outcome.HIT, Outcome.MISS]
 
 
-def test_a_copied_kernel_misses_if_a_worker_uses_the_original() -> None:
+def test_a_copy_of_a_kernel_misses_if_another_worker_uses_the_original() -> None:
     (moved,) = after_a_move(an_entry("old"))
     old = Lookup(Identity(problem("old"), moved.fingerprint), Outcome.HIT, result=UsedEntry(an_entry("old")))
 

@@ -78,7 +78,7 @@ def finish_at(began: InitialCaches, collected_run: Collected, dump_cache: Cache,
     return finish_run(settle_run(EndedRun.of_one_process(began, collected_run, request)), dump_cache)
 
 
-def test_a_failed_search_counts_as_failed_if_a_choice_is_kept() -> None:
+def test_a_failed_tuning_counts_as_failed_even_if_the_old_choice_is_kept() -> None:
     old = entry(problem())
     failed = replace(old, choice=None, candidates=(Candidate(failed="boo"),))
 
@@ -88,7 +88,7 @@ def test_a_failed_search_counts_as_failed_if_a_choice_is_kept() -> None:
     assert summary.rows[0].choice == old.choice
 
 
-def test_only_a_choice_that_was_tried_is_replaced_by_a_failure() -> None:
+def test_a_failed_tuning_replaces_only_an_old_choice_that_the_run_tried() -> None:
     old = entry(problem())
     failed = replace(old, choice=None, candidates=(Candidate(failed="boo"),))
     stale = searched(failed, has_failed=True, outcome=Outcome.STALE)
@@ -104,7 +104,7 @@ def test_only_a_choice_that_was_tried_is_replaced_by_a_failure() -> None:
     assert untried.merged.cache.entries == (old,)
 
 
-def test_the_report_shows_the_committed_choice_after_a_tie() -> None:
+def test_the_report_shows_the_committed_choice_if_a_new_one_is_as_fast() -> None:
     old = entry(problem(), "b")
     new = entry(problem(), "a", a=10.0, b=10.1)
 
@@ -116,7 +116,7 @@ def test_the_report_shows_the_committed_choice_after_a_tie() -> None:
 
 
 @pytest.mark.parametrize("dumps", [True, False])
-def test_the_report_shows_the_search_that_nothing_disturbed(dumps: bool) -> None:
+def test_of_two_tunings_of_a_problem_the_report_shows_the_undisturbed(dumps: bool) -> None:
     disturbed = searched(entry(problem(), "a", a=1.0, b=2.0), is_disturbed=True, test="test_a.py::test")
     good = searched(entry(problem(), "b", a=9.0, b=2.0), test="test_b.py::test")
 
@@ -129,7 +129,7 @@ def test_the_report_shows_the_search_that_nothing_disturbed(dumps: bool) -> None
         assert not row.is_disturbed
 
 
-def test_rows_do_not_depend_on_the_order_of_worker_reports() -> None:
+def test_summary_rows_do_not_depend_on_the_order_of_worker_results() -> None:
     kept = entry(problem(M=1))
     lookups = [
         ("gw0", hit(kept)),
@@ -142,7 +142,7 @@ def test_rows_do_not_depend_on_the_order_of_worker_reports() -> None:
     assert all(ending == endings[0] for ending in endings)
 
 
-def test_an_entry_of_another_pruned_candidate_list_is_not_unused() -> None:
+def test_an_entry_for_another_pruned_candidate_list_is_not_called_unused() -> None:
     def of(pruned: str, key: int) -> Entry:
         made = entry(problem(M=key))
         return replace(made, fingerprint=(Value("pruned", pruned), *made.fingerprint))
@@ -154,7 +154,7 @@ def test_an_entry_of_another_pruned_candidate_list_is_not_unused() -> None:
     assert summary.unused_entries == (unrequested,)
 
 
-def test_a_pruning_update_keeps_entries_of_a_simultaneous_run() -> None:
+def test_an_update_with_prune_keeps_entries_of_a_simultaneous_run() -> None:
     tuned, written = entry(problem(M=1), a=1.0), entry(problem(M=2))
 
     summary = finish_at(beginning(), collected(searched(tuned)), Cache((written,)), RunRequest(FileDump(UPDATE_PRUNE)))
@@ -163,7 +163,7 @@ def test_a_pruning_update_keeps_entries_of_a_simultaneous_run() -> None:
     assert summary.merged.counts_text == "1 added, 1 unchanged"
 
 
-def test_a_recovered_tuning_is_dropped_if_this_run_retuned_it() -> None:
+def test_a_recovered_tuning_is_dropped_if_this_run_tuned_the_problem() -> None:
     before, now = entry(problem(M=1), "a", a=1.0), entry(problem(M=1), "b", b=2.0)
     other = entry(problem(M=2), "a", a=1.0)
     collected_run = collected(searched(now), recovered_lookups=(searched(before), searched(other)))
@@ -175,7 +175,7 @@ def test_a_recovered_tuning_is_dropped_if_this_run_retuned_it() -> None:
     assert finished(beginning(), collected_run).recovered_count == 0
 
 
-def test_loaded_entries_that_a_dump_lacks_are_counted_by_gpu(capsys: pytest.CaptureFixture[str]) -> None:
+def test_loaded_entries_that_a_dump_does_not_write_are_counted_by_gpu(capsys: pytest.CaptureFixture[str]) -> None:
     asked, stale = entry(problem(M=1)), entry(problem(M=2))
     missing = [entry(problem(M=3)), *(entry(problem(M=m, device=OTHER)) for m in range(7))]
     collected_run = collected(
@@ -312,7 +312,7 @@ def test_the_gate_on_misses_has_a_verdict_for_each_kind_of_run(
     )
 
 
-def test_a_store_gets_recovered_entries_but_none_of_loaded_files() -> None:
+def test_a_dump_to_a_store_writes_recovered_entries_but_no_loaded_entries() -> None:
     """The run hits both. The entry of a loaded file stays in its file."""
     recovered_entry, file_entry = entry(problem(M=1)), entry(problem(M=2))
     collected_run = collected(
@@ -324,7 +324,7 @@ def test_a_store_gets_recovered_entries_but_none_of_loaded_files() -> None:
     assert [merged_entry.problem for merged_entry in summary.merged.cache.entries] == [recovered_entry.problem]
 
 
-def test_a_miss_with_on_miss_error_fails_a_run_of_passed_tests() -> None:
+def test_a_miss_with_on_miss_error_fails_a_run_in_which_all_tests_passed() -> None:
     """A forked child of a test looked up the problem, and the error ended with the child."""
     strict = result(MISSED, on_miss="error", test_counts={"passed": 1})
 
@@ -332,14 +332,14 @@ def test_a_miss_with_on_miss_error_fails_a_run_of_passed_tests() -> None:
     assert judge(result(strict, test_counts={"failed": 1}), None).failure == ""
 
 
-def test_without_a_load_uncacheable_problems_pass_the_gate() -> None:
+def test_uncacheable_problems_pass_the_gate_on_misses_without_a_load() -> None:
     rows = tuple(replace(row, outcome=Outcome.UNCACHEABLE) for row in MISSED.rows)
     gate = judge(replace(MISSED, loaded=(), rows=rows), Limit.parse("0"))
 
     assert (gate.failure, gate.skip_reason) == ("", "autotune cache misses were not checked: no cache was loaded")
 
 
-def test_a_gate_without_a_load_is_an_error_unless_a_test_loads() -> None:
+def test_option_max_misses_without_a_load_is_an_error_unless_a_test_loads() -> None:
     message = "--autotune-max-misses: nothing is loaded"
     nothing_loaded = replace(MISSED, loaded=(), rows=tuple(replace(row, outcome=None) for row in MISSED.rows))
 
@@ -348,7 +348,7 @@ def test_a_gate_without_a_load_is_an_error_unless_a_test_loads() -> None:
     assert judge(replace(MISSED, loaded=()), Limit.parse("9"), no_load_error=message).failure == ""
 
 
-def test_the_json_report_has_crashes_recoveries_and_old_versions() -> None:
+def test_the_json_report_has_crashes_recovered_tunings_and_old_versions() -> None:
     old = replace(entry(problem(M=1)), versions=Versions.parse("toy 0.9"))
     collected_run = collected(
         ("gw0", hit(old)),
@@ -382,7 +382,7 @@ def test_the_json_report_says_if_a_measurement_was_disturbed() -> None:
     assert lookup["candidates"][0]["label"] == "+-0.1 us, 9 of 9 runs"
 
 
-def test_only_prune_drops_specializations_that_were_not_compiled() -> None:
+def test_only_update_with_prune_drops_specializations_not_compiled() -> None:
     old = replace(entry(problem()), compiled=("*fp16", "*fp32"))
     event = Event(SPECIALIZATION, data={"entry": old.identity.digest, "text": "*fp16"})
 
@@ -394,7 +394,7 @@ def test_only_prune_drops_specializations_that_were_not_compiled() -> None:
         assert [merged_entry.compiled for merged_entry in summary.merged.cache.entries] == [compiled]
 
 
-def test_with_workers_on_two_gpus_a_problem_is_used_on_both() -> None:
+def test_with_workers_on_two_gpus_a_problem_counts_as_used_on_both() -> None:
     """Workers on two GPU types share the tests, so each type sees a part. Without workers, a type sees all tests."""
     shared, own, gone = problem(M=1), problem(M=2), problem(M=3)
     on_other = {one: entry(replace(one, device=OTHER)) for one in (shared, own, gone)}
