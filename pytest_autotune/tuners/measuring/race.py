@@ -317,16 +317,16 @@ class Race:
         if not self._finalists:
             raise LookupError("every candidate failed")
         finalist_scores = scores(self._rounds, _list_numbers(self._finalists))
-        share_by_number = {number: score.share for number, score in finalist_scores.items()}
+        adjusted_us = {number: score.adjusted_us for number, score in finalist_scores.items()}
         errors = _ScoreErrors(finalist_scores)
         tie = self._tie(self._finalists)
         if self._threshold is not None:
             # The first candidate has the choice before the race.
-            return choose_candidate(share_by_number, self._threshold - ALLOWANCE, kept=0, errors=errors, tie=tie)
+            return choose_candidate(adjusted_us, self._threshold - ALLOWANCE, kept=0, errors=errors, tie=tie)
         noise = NOISE_ON_CPU
         if self._launching.can_keep_busy:
             noise = NOISE
-        return choose_candidate(share_by_number, noise, errors=errors, tie=tie)
+        return choose_candidate(adjusted_us, noise, errors=errors, tie=tie)
 
     def compare(self, number: int, rival: int) -> Comparison | None:
         """Compare two candidates by the rounds that timed both; None if there is no such round."""
@@ -525,15 +525,15 @@ class Race:
         """
         scores_by_number = scores(self._rounds, _list_numbers(racers))
         tie = self._tie(racers)
-        # The lower number wins among equal shares.
-        best = min(sorted(scores_by_number), key=lambda number: scores_by_number[number].share)
+        # Among equal times the lower number wins.
+        best = min(sorted(scores_by_number), key=lambda number: scores_by_number[number].adjusted_us)
         best_score = scores_by_number[best]
         standing_by_number = {}
         for number, score in scores_by_number.items():
             tolerated = tie
             if self._threshold is not None and number == 0:
                 tolerated = self._threshold - ALLOWANCE
-            slower = score.share / best_score.share - 1
+            slower = score.adjusted_us / best_score.adjusted_us - 1
             error = math.hypot(score.error, best_score.error)
             standing_by_number[number] = Standing(slower, error, tolerated)
         return Standings(best, standing_by_number)

@@ -123,14 +123,14 @@ Round = dict[int, float]
 
 @dataclass(frozen=True)
 class Score:
-    """A candidate's time compared with the times of all candidates in the same rounds.
+    """A candidate's time, with which it is compared with the other candidates of the same rounds.
 
-    :param share: the candidate's time divided by the level of the rounds, in microseconds. The level of a round is 1 if
-        its candidates took as long as usual.
-    :param error: the standard error of ``share``.
+    :param adjusted_us: the mean of the candidate's times, each divided by the level of its round, in microseconds. The
+        level of a round is 1 if its candidates took as long as usual.
+    :param error: the standard error of ``adjusted_us``, as a part of it: 0.01 for 1 %.
     """
 
-    share: float
+    adjusted_us: float
     error: float
 
 
@@ -182,8 +182,8 @@ def scores(rounds: Sequence[Round], numbers: Sequence[int]) -> dict[int, Score]:
     single candidate could look steadier by chance than they are.
     """
     candidates = []
-    for number, shares in _divide_by_level(rounds, numbers).items():
-        candidates.append(_CandidateShares(number, shares, interquartile_mean(shares)))
+    for number, times_us in _divide_by_level(rounds, numbers).items():
+        candidates.append(_AdjustedTimes(number, times_us, interquartile_mean(times_us)))
     average_scatter = _find_average_scatter(candidates)
     # A level is a mean over the candidates, so it contains a part of the candidate's own time: with two candidates, a
     # half. This part hides a part of the candidate's scatter, and the factor restores it.
@@ -192,22 +192,23 @@ def scores(rounds: Sequence[Round], numbers: Sequence[int]) -> dict[int, Score]:
         hidden_scatter_factor = (len(candidates) / (len(candidates) - 1)) ** 0.5
     score_by_number: dict[int, Score] = {}
     for candidate in candidates:
-        least_error = average_scatter / len(candidate.shares) ** 0.5
+        least_error = average_scatter / len(candidate.times_us) ** 0.5
         error = hidden_scatter_factor * max(candidate.relative_error, least_error)
         score_by_number[candidate.number] = Score(candidate.mean.value, error)
     return score_by_number
 
 
 @dataclass(frozen=True)
-class _CandidateShares:
+class _AdjustedTimes:
     """The times of one candidate, each divided by the level of its round.
 
     :param number: the candidate.
-    :param shares: the divided times, in microseconds.
+    :param times_us: the divided times, in microseconds.
+    :param mean: the mean of the divided times.
     """
 
     number: int
-    shares: Sequence[float]
+    times_us: Sequence[float]
     mean: Mean
 
     @property
@@ -217,16 +218,16 @@ class _CandidateShares:
 
     @property
     def scatter(self) -> float | None:
-        """How much a single share differs from the mean, as a part of the mean; None for too few shares to tell."""
-        if len(self.shares) < _SCATTER:
+        """How much a single time differs from the mean, as a part of the mean; None for too few times to tell."""
+        if len(self.times_us) < _SCATTER:
             return None
-        # The error of a mean of n shares is the scatter of a share, divided by the square root of n.
-        scatter: float = self.mean.error * len(self.shares) ** 0.5 / self.mean.value
+        # The error of a mean of n times is the scatter of a time, divided by the square root of n.
+        scatter: float = self.mean.error * len(self.times_us) ** 0.5 / self.mean.value
         return scatter
 
 
-def _find_average_scatter(candidates: Iterable[_CandidateShares]) -> float:
-    """Return the average scatter of all candidates; infinite if no candidate has enough shares."""
+def _find_average_scatter(candidates: Iterable[_AdjustedTimes]) -> float:
+    """Return the average scatter of all candidates; infinite if no candidate has enough times."""
     scatters = [candidate.scatter for candidate in candidates if candidate.scatter is not None]
     if not scatters:
         return math.inf
@@ -236,24 +237,34 @@ def _find_average_scatter(candidates: Iterable[_CandidateShares]) -> float:
 def _divide_by_level(rounds: Sequence[Round], numbers: Sequence[int]) -> dict[int, list[float]]:
     """Return the times of each candidate, each divided by the level of its round.
 
+    Example: candidate 0 usually takes 10 us, and candidate 1 takes 20 us. In the round ``{0: 11.0, 1: 22.0}`` both took
+    10 % longer, so its level is 1.1, and the divided times are 10 and 20.
+
     :returns: by the number of the candidate; a candidate without a time is left out.
     """
-    usual_us: dict[int, float] = {}
+    usual_us = _find_usual_times(rounds, numbers)
+    divided_us: dict[int, list[float]] = {number: [] for number in usual_us}
+    for times_us in rounds:
+        compared_us = {}
+        for number in usual_us:
+            if number in times_us:
+                compared_us[number] = max(times_us[number], _LEAST_US)
+        if not compared_us:
+            continue
+        level = statistics.fmean(compared_us[number] / usual_us[number] for number in compared_us)
+        for number, time_us in compared_us.items():
+            divided_us[number].append(time_us / level)
+    return divided_us
+
+
+def _find_usual_times(rounds: Sequence[Round], numbers: Sequence[int]) -> dict[int, float]:
+    """Return the mean time of each candidate over all rounds, by its number; a candidate without a time is left out."""
+    usual_us = {}
     for number in numbers:
         times_us = list_times_us(rounds, number)
         if times_us:
             usual_us[number] = max(interquartile_mean(times_us).value, _LEAST_US)
-    shares_by_number: dict[int, list[float]] = {number: [] for number in usual_us}
-    for times in rounds:
-        timed_numbers = [number for number in usual_us if number in times]
-        if not timed_numbers:
-            continue
-        round_us = {number: max(times[number], _LEAST_US) for number in timed_numbers}
-        # The level of 1.1 says that the candidates took 10 % longer than usual.
-        level = statistics.fmean(round_us[number] / usual_us[number] for number in timed_numbers)
-        for number in timed_numbers:
-            shares_by_number[number].append(round_us[number] / level)
-    return {number: shares for number, shares in shares_by_number.items() if shares}
+    return usual_us
 
 
 @dataclass(frozen=True)
