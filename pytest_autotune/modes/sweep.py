@@ -136,36 +136,47 @@ class Sweep(Mode):
         )
 
     def _list_lines(self, result: RunResult, entries: Sequence[Entry], rows: Sequence[SweepRow]) -> tuple[str, ...]:
-        """Return the lines of the summary. In a series, a line says how many more sweeps run all candidates.
+        """Return the lines of the summary: how many problems ran, and which series would run all their candidates.
 
         :param entries: the entries of the candidates that problems ran with.
         :param rows: the candidates of failed tests, and the candidates that problems could not use.
         """
-        candidate_counts = {entry.problem: len(entry.candidates) for entry in entries}
-        if not candidate_counts:
+        candidate_count_by_problem = {entry.problem: len(entry.candidates) for entry in entries}
+        if not candidate_count_by_problem:
             # On a machine that has lost its GPU, all tests of kernels are skipped, and the run passes.
             tests = describe_test_counts(result.collected.test_counts)
             return (
                 f"--autotune-sweep={self.typed_value} tested no candidate: no test called an "
                 f"autotuned kernel ({tests})",
             )
-        problems = describe_count(len(candidate_counts), "problem")
+        problems = describe_count(len(candidate_count_by_problem), "problem")
         line = f"{problems} ran with candidates of --autotune-sweep={self.typed_value}"
         failed_problems = {row.problem for row in rows if row.failed_test}
         if failed_problems:
             line += f"; {len(failed_problems)} of them in failed tests"
+        longer_series = self._suggest_longer_series(candidate_count_by_problem.values())
+        if longer_series:
+            return line, longer_series
+        return (line,)
+
+    def _suggest_longer_series(self, candidate_counts: Iterable[int]) -> str:
+        """Return the line with the series that runs all candidates of all problems.
+
+        The text is empty if this series runs them all, and for a seed: it picks one candidate of each problem.
+
+        :param candidate_counts: the number of candidates of each problem.
+        """
         if self.portion is None:
-            # A sweep with a seed runs a random candidate of each problem, however many there are.
-            return (line,)
+            return ""
+        # A series runs as many candidates of each problem as it has sweeps.
         sweep_count = self.portion.total
-        large_counts = [count for count in candidate_counts.values() if count > sweep_count]
-        if not large_counts:
-            # The series runs every candidate.
-            return (line,)
-        large_problems = describe_count(len(large_counts), "problem has", "problems have")
-        highest_count = max(large_counts)
+        larger_counts = [count for count in candidate_counts if count > sweep_count]
+        if not larger_counts:
+            return ""
+        problems = describe_count(len(larger_counts), "problem has", "problems have")
+        highest_count = max(larger_counts)
         series = f"--autotune-sweep=1/{highest_count} to {highest_count}/{highest_count}"
-        return line, f"{large_problems} more than {sweep_count} candidates: to run all of them, use {series}"
+        return f"{problems} more than {sweep_count} candidates: to run all of them, use {series}"
 
 
 @dataclass(frozen=True)
