@@ -220,28 +220,40 @@ def _list_loaded_tuners(report: ProcessReport, caches: Sequence[JudgedCache]) ->
 
 
 def _explain_lost_gpus(records: Sequence[ProcessRecord], caches: Sequence[JudgedCache]) -> str:
-    """Return why the gate fails: the machines of all processes have probably lost their GPUs. Empty if they have not.
+    """Return why the gate fails if the machines have probably lost their GPUs; else an empty text.
 
-    The caches have entries for GPUs, and no test of any process asked for a kernel on one of them.
+    A machine without its GPU skips the tests of kernels, and all other tests pass. A loss is probable if three things
+    come together: the caches have entries for GPUs, no test of any process asked for a kernel on such a GPU, and some
+    tests may not have run.
     """
-    policies = [record.request.policy for record in records]
-    gpus = list_gpus([entry for judged in caches for entry in judged.cache.entries], policies)
-    if any(has_lookup_on(record.collected.lookups, gpus, record.request.policy) for record in records):
-        return ""
-    reason = ""
-    skipped_count = sum(record.collected.test_counts.get("skipped", 0) for record in records)
-    # The GPU of optional caches may be absent.
-    needs_gpu = not all(record.is_optional for record in records)
+    cache_entries = [entry for judged in caches for entry in judged.cache.entries]
+    gpus = list_gpus(cache_entries, [record.request.policy for record in records])
+    for record in records:
+        if has_lookup_on(record.collected.lookups, gpus, record.request.policy):
+            return ""
+    return describe_lost_gpus(_explain_unrun_gpu_tests(records), gpus)
+
+
+def _explain_unrun_gpu_tests(records: Sequence[ProcessRecord]) -> str:
+    """Return why the tests of a GPU may not have run: ``3 tests were skipped``, ``no GPU is visible``.
+
+    The text is empty if nothing kept tests from running.
+    """
+    skipped_count = 0
+    for record in records:
+        skipped_count += record.collected.test_counts.get("skipped", 0)
     if skipped_count:
-        reason = describe_skipped_tests(skipped_count)
-    elif needs_gpu and not any(record.collected.has_visible_gpu for record in records):
-        reason = "no GPU is visible"
-    else:
-        for record in records:
-            if record.collected.has_only_skips:
-                # An expected failure, or a test file that was not collected.
-                reason = record.collected.not_passed_reason
-    return describe_lost_gpus(reason, gpus)
+        return describe_skipped_tests(skipped_count)
+    # A process that loads only optional caches may run on a machine without their GPU.
+    may_lack_gpu = all(record.is_optional for record in records)
+    has_visible_gpu = any(record.collected.has_visible_gpu for record in records)
+    if not may_lack_gpu and not has_visible_gpu:
+        return "no GPU is visible"
+    for record in reversed(records):
+        if record.collected.has_only_skips:
+            # A test failed as expected, or a test file was not collected.
+            return record.collected.not_passed_reason
+    return ""
 
 
 def list_report_errors(reports: Sequence[ProcessReport], request: GateRequest) -> list[str]:
