@@ -16,7 +16,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.model import Versions
@@ -30,6 +30,7 @@ from pytest_autotune.run.process_record import ProcessRecord, decode_record, rea
 from pytest_autotune.run.request import RunRequest
 from pytest_autotune.run.result import RunResult
 from pytest_autotune.run.settle import EndedRun, InitialCaches, settle_run
+from pytest_autotune.workers.events import Event
 
 
 @dataclass(frozen=True)
@@ -188,40 +189,44 @@ def join_processes(records: Mapping[str, ProcessRecord], initial: InitialCaches,
 
 
 def _join_collected(records: Mapping[str, ProcessRecord], suite_error: str) -> Collected:
-    """Return the lookups and facts of all processes as those of a single process.
+    """Return the lookups of all processes, and the facts about their tests, as those of a single process.
 
-    The fields of :class:`Collected` that are not set here keep their defaults, because they describe a single process.
-    For example, a process may deselect tests that another process runs.
+    The fields of :class:`Collected` that are not set here keep their defaults, because they have no meaning for several
+    processes. For example, a process may deselect tests that another process runs.
 
     :param records: path of a report -> the record of its process.
     :param suite_error: why the processes may be only a part of the suite; empty if they ran the whole suite.
     """
-    mode_events: list[Any] = []
+    mode_events: list[Event] = []
     crashed_workers: list[str] = []
+    #: Outcome of a test, such as "passed" -> the number of these tests.
     test_counts: Counter[str] = Counter()
+    #: Library of a tuner, such as "triton" -> the versions that it ran with.
     versions: dict[str, Versions] = {}
-    for record in records.values():
-        mode_events += record.collected.mode_events
-        crashed_workers += record.collected.crashed_workers
-        # A Counter adds the numbers of tests.
-        test_counts.update(record.collected.test_counts)
-        # If two processes have different versions of a library, the last process decides.
-        versions.update(record.collected.versions)
+    has_visible_gpu = False
     all_collected = [record.collected for record in records.values()]
+    for collected in all_collected:
+        mode_events += collected.mode_events
+        crashed_workers += collected.crashed_workers
+        # This method of a Counter adds the numbers.
+        test_counts.update(collected.test_counts)
+        # If two processes have different versions of a library, the last process decides.
+        versions.update(collected.versions)
+        has_visible_gpu = has_visible_gpu or collected.has_visible_gpu
     return Collected(
         lookups=_join_lookups(records),
         mode_events=tuple(mode_events),
         crashed_workers=tuple(crashed_workers),
         incomplete_reason=suite_error or _find_incomplete_process(records),
         test_counts=test_counts,
-        notes=_join_texts([collected.notes for collected in all_collected]),
-        untracked=_join_texts([collected.untracked for collected in all_collected]),
-        unhooked=_join_unhooked(records.values()),
         versions=versions,
-        imported_kernels=_join_texts([collected.imported_kernels for collected in all_collected]),
-        has_visible_gpu=any(collected.has_visible_gpu for collected in all_collected),
-        hypothesis_tests=_join_texts([collected.hypothesis_tests for collected in all_collected]),
-        disabled_tests=_join_texts([collected.disabled_tests for collected in all_collected]),
+        has_visible_gpu=has_visible_gpu,
+        unhooked=_join_unhooked(records.values()),
+        notes=_join_texts(collected.notes for collected in all_collected),
+        untracked=_join_texts(collected.untracked for collected in all_collected),
+        imported_kernels=_join_texts(collected.imported_kernels for collected in all_collected),
+        hypothesis_tests=_join_texts(collected.hypothesis_tests for collected in all_collected),
+        disabled_tests=_join_texts(collected.disabled_tests for collected in all_collected),
     )
 
 
