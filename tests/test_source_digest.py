@@ -93,7 +93,7 @@ def digest_of(load):
         ("x + SCALE", "x \\\n        + SCALE"),
     ],
 )
-def test_layout_and_comments_do_not_change_the_source_digest(digest_of, replacement) -> None:
+def test_layout_and_comments_of_a_kernel_do_not_change_the_source_digest(digest_of, replacement) -> None:
     """Docstrings, unused names, decorators and the spelling of numbers do not matter either."""
     assert digest_of(KERNEL.replace(*replacement)) == digest_of(KERNEL)
 
@@ -113,7 +113,7 @@ def test_editing_the_code_of_a_kernel_changes_its_source_digest(digest_of, repla
     assert digest_of(KERNEL.replace(*replacement)) != digest_of(KERNEL)
 
 
-def test_closure_numbers_are_in_the_key_not_in_the_source_digest(load) -> None:
+def test_closure_numbers_are_in_the_problem_key_not_in_the_source_digest(load) -> None:
     module = load("def make(a):\n    def kernel(x):\n        return x * a\n    return kernel\n")
     two, three = module.make(2), module.make(3)
 
@@ -130,7 +130,7 @@ def test_functions_in_a_closure_are_part_of_the_source_digest(load) -> None:
     assert source_digest(module.make(module.one)) != source_digest(module.make(module.two))
 
 
-def test_a_function_without_readable_source_is_uncacheable() -> None:
+def test_a_kernel_function_without_readable_source_is_uncacheable() -> None:
     namespace: dict[str, object] = {}
     exec("def kernel(x):\n    return x\n", namespace)
 
@@ -138,7 +138,7 @@ def test_a_function_without_readable_source_is_uncacheable() -> None:
         source_digest(namespace["kernel"])  # type: ignore[arg-type]
 
 
-def test_editing_a_class_without_module_changes_source_digests(load) -> None:
+def test_editing_a_class_without_a_module_changes_the_source_digest(load) -> None:
     source = (
         "Undefined = type('Undefined', (), {'__module__': None, 'WIDTH': 1})\ndef kernel(x):\n    return Undefined\n"
     )
@@ -146,7 +146,7 @@ def test_editing_a_class_without_module_changes_source_digests(load) -> None:
     assert source_digest(load(source).kernel) != source_digest(load(source.replace("1", "2")).kernel)
 
 
-def test_the_source_of_a_plain_object_is_uncacheable() -> None:
+def test_a_plain_object_in_place_of_a_kernel_function_is_uncacheable() -> None:
     with pytest.raises(UncacheableError, match="no Python function is found in a object"):
         source_digest(object())
 
@@ -248,7 +248,7 @@ def kernel(x):
         "remembered()",
     ],
 )
-def test_the_source_digest_covers_enum_and_dataclass_values(load, used: str) -> None:
+def test_changing_an_enum_or_dataclass_value_changes_the_source_digest(load, used: str) -> None:
     """A kernel may read a value of an enum, a dataclass, an object, a class or a remembered function."""
 
     def digest(value: str) -> str:
@@ -273,7 +273,7 @@ def kernel(x, BLOCK=4):
     ("old", "new", "changed"),
     [("x + EPS", "x - EPS", "helper"), ("EPS = 1", "EPS = 2", "EPS"), ("BLOCK=4", "BLOCK=8", "kernel")],
 )
-def test_editing_a_helper_changes_only_its_part_of_the_digest(load, old: str, new: str, changed: str) -> None:
+def test_editing_a_helper_changes_only_the_digest_part_of_this_helper(load, old: str, new: str, changed: str) -> None:
     """A changed constant has its own part, too."""
     before, now = (source_parts(load(text).kernel) for text in (HELPED, HELPED.replace(old, new)))
 
@@ -304,14 +304,14 @@ def kernel(x):
 
 
 @pytest.mark.parametrize("used", ["managed()", "dispatched(x)", "reads_global()"])
-def test_the_source_digest_covers_globals_of_decorated_helpers(load, used: str) -> None:
+def test_the_source_digest_covers_globals_that_a_decorated_helper_reads(load, used: str) -> None:
     text = MANAGED.replace("USED", used)
 
     assert source_digest(load(text).kernel) == source_digest(load(text).kernel)
     assert source_digest(load(text).kernel) != source_digest(load(text.replace("EPS = 1", "EPS = 2")).kernel)
 
 
-def test_a_kernel_that_assigns_a_global_keeps_its_source_digest(load) -> None:
+def test_a_call_that_assigns_a_global_does_not_change_the_source_digest(load) -> None:
     """An edit of the global's first value changes the digest, because the results of the function may change."""
     text = "COUNT = 0\ndef kernel(x):\n    global COUNT\n    COUNT += 1\n    return x\n"
     kernel = load(text).kernel
@@ -336,7 +336,7 @@ def kernel(x):
 
 
 @pytest.mark.parametrize("link", ["", "object.__setattr__(node, 'itself', node)"], ids=["unset", "itself"])
-def test_a_dataclass_that_holds_itself_has_a_source_digest(digest_of, link: str) -> None:
+def test_a_dataclass_object_that_refers_to_itself_has_a_source_digest(digest_of, link: str) -> None:
     """The other fields still count, and the digest is the same in each process."""
     source = FIELDS.replace("LINK", link)
 
@@ -375,7 +375,7 @@ class Log:
 """
 
 
-def test_hooks_of_different_bound_values_differ_in_source_digest(load) -> None:
+def test_hooks_with_different_bound_values_differ_in_their_digest(load) -> None:
     """The text of a hook has its bound values. A value without a stable form is an error."""
     module = load(HOOKS)
     hook, tile = module.hook, module.Tile
@@ -388,7 +388,7 @@ def test_hooks_of_different_bound_values_differ_in_source_digest(load) -> None:
 
 
 @pytest.mark.parametrize("name", ["queue", "cuda", "numba"])
-def test_a_module_of_the_user_named_like_a_library_is_digested(load, name: str) -> None:
+def test_a_user_module_named_like_a_library_is_in_the_source_digest(load, name: str) -> None:
     def digest(body: str) -> str:
         helpers = load(f"def act(x):\n    return {body}\n\nclass Act:\n    SIZE = {len(body)}\n", name)
         module = load("def kernel(x):\n    return act(x), Act, helpers.act\n")
@@ -430,7 +430,7 @@ def test_two_lambdas_on_one_line_have_different_source_digests(load) -> None:
 
 
 @pytest.mark.parametrize("decorator", ["functools.cache", "triton.constexpr_function"])
-def test_the_source_digest_covers_wrapper_and_decorated_function(load, decorator: str) -> None:
+def test_the_source_digest_covers_the_wrapper_and_the_decorated_function(load, decorator: str) -> None:
     if decorator.startswith("triton") and not hasattr(pytest.importorskip("triton"), "constexpr_function"):
         pytest.skip("a later version of Triton has it")
 
@@ -497,7 +497,7 @@ def other_pythons() -> list[str]:
 
 
 @pytest.mark.parametrize("python", other_pythons() or [sys.executable])
-def test_the_source_digest_is_the_same_on_every_python(tmp_path: Path, python: str) -> None:
+def test_the_source_digest_is_the_same_on_every_python_version(tmp_path: Path, python: str) -> None:
     (tmp_path / "kernels.py").write_text(EVERYTHING)
     used = (
         "(Mode, Shape, Sizes, SHAPE, NESTED, SPACE, enum, dataclass, "
@@ -523,7 +523,7 @@ def test_the_source_digest_is_the_same_on_every_python(tmp_path: Path, python: s
 @pytest.mark.parametrize(
     "edit", [("x * 2", "x * 3"), ("x + 1", "x + 2"), ("def kernel", "\n\ndef kernel"), ("x + 1", "(")]
 )
-def test_a_kernel_edited_after_its_import_is_uncacheable(load, edit: tuple[str, str]) -> None:
+def test_a_kernel_whose_file_was_edited_after_the_import_is_uncacheable(load, edit: tuple[str, str]) -> None:
     source = "def helper(x): return x + 1\ndef kernel(x): return helper(x * 2)\n"
     module = load(source)
     assert module.__file__ is not None
@@ -561,7 +561,7 @@ kernel = define("def kernel(x):\\n    y = SCALE\\n    return x * y + {added}\\n"
 """
 
 
-def test_source_text_passed_to_triton_changes_the_source_digest(load) -> None:
+def test_changing_source_text_passed_to_triton_changes_the_source_digest(load) -> None:
     pytest.importorskip("triton")
     variants = [load(GIVEN.format(scale=scale, added=added)) for scale, added in ((1, 1), (2, 1), (1, 2), (1, 1))]
     digests = [source_digest(variant.kernel, named=False) for variant in variants]
@@ -620,7 +620,9 @@ class Tile(Base):
         ("return 7", "return 70", False),
     ],
 )
-def test_the_source_digest_of_a_method_has_only_members_it_uses(load, old: str, new: str, changes_digest: bool) -> None:
+def test_the_source_digest_of_a_method_covers_only_members_it_uses(
+    load, old: str, new: str, changes_digest: bool
+) -> None:
     before = load(METHODS).Tile()
     after = load(METHODS.replace(old, new)).Tile()
     assert (source_text(before.run) != source_text(after.run)) is changes_digest
@@ -637,7 +639,7 @@ LOCAL_IMPORTS = [
 
 
 @pytest.mark.parametrize("body", LOCAL_IMPORTS)
-def test_the_source_digest_covers_modules_imported_in_a_function(load, tmp_path, monkeypatch, body: str) -> None:
+def test_the_source_digest_covers_a_module_imported_inside_a_function(load, tmp_path, monkeypatch, body: str) -> None:
     """The digest reads the module's file and does not import the module. Its layout does not count."""
     package = tmp_path / "kernels_pkg"
     package.mkdir()
@@ -668,7 +670,7 @@ def test_the_source_digest_covers_modules_imported_in_a_function(load, tmp_path,
         assert source_digest(run) != before
 
 
-def test_a_module_as_source_includes_its_imports(load, tmp_path, monkeypatch) -> None:
+def test_the_digest_of_a_module_passed_as_source_covers_its_imports(load, tmp_path, monkeypatch) -> None:
     monkeypatch.syspath_prepend(tmp_path)
     helper = tmp_path / "kernels_helper.py"
     helper.write_text("def work(c):\n    return c * 2\n")
@@ -799,7 +801,7 @@ def kernel(x):
         ("upper(x)", "str.upper", "str.lower"),
     ],
 )
-def test_the_source_digest_has_code_behind_objects_and_aliases(load, used: str, old: str, new: str) -> None:
+def test_the_source_digest_covers_code_used_through_objects_and_aliases(load, used: str, old: str, new: str) -> None:
     source = OWN_WAYS.replace("USED", used)
     digest = source_digest(load(source).kernel)
     assert source_digest(load(source).kernel) == digest
@@ -903,7 +905,7 @@ def test_computing_a_source_digest_runs_no_code_of_user_objects(load, used: str)
     assert not module.calls
 
 
-def test_a_kernel_whose_source_digest_fails_is_uncacheable(load, monkeypatch) -> None:
+def test_a_kernel_whose_source_digest_raises_an_error_is_uncacheable(load, monkeypatch) -> None:
     """The error never fails the test."""
     module = load("class Tool:\n    def run(self, x):\n        return x\nlimit = 3\ndef kernel(x):\n    return limit\n")
 
@@ -954,7 +956,7 @@ def kernel(x):
 
 
 @pytest.mark.parametrize("used", ["kernel", "Tool", "Tool().run", "Tool.make"])
-def test_the_source_digest_omits_a_counter_the_kernel_increments(load, used: str) -> None:
+def test_the_source_digest_omits_a_counter_that_the_kernel_increments(load, used: str) -> None:
     """The digest has the first value of the counter, and later values of other names."""
     load("count = 0\n", "state")
 
@@ -988,7 +990,9 @@ def test_computing_a_source_digest_calls_no_module_getattr(load) -> None:
 
 @pytest.mark.parametrize("edit", [("x + 1", "x + 2"), ("LIMIT = 3", "LIMIT = 4")])
 @pytest.mark.parametrize("source", ["kernel", "module"])
-def test_a_module_edited_after_its_import_is_uncacheable(load, source: str, edit: tuple[str, str]) -> None:
+def test_a_kernel_using_a_module_edited_after_its_import_is_uncacheable(
+    load, source: str, edit: tuple[str, str]
+) -> None:
     """The file has new text, and the process runs the old code."""
     lines = "import functools\nLIMIT = 3\n@functools.lru_cache\ndef work(x):\n    return x + 1\n"
     edited = load(lines, "edited_work")

@@ -35,13 +35,13 @@ def kernel(x):
 """
 
 
-def test_a_local_variable_hides_the_global_from_source_digests(load: Load) -> None:
+def test_a_global_that_a_local_variable_hides_is_not_in_the_source_digest(load: Load) -> None:
     digest = source_digest(load(VARIABLES).kernel)
     assert source_digest(load(VARIABLES.replace("= 7", "= 70")).kernel) == digest
     assert source_digest(load(VARIABLES.replace("size = 8", "size = 80")).kernel) != digest
 
 
-def test_a_nonlocal_hides_no_global_from_the_source_digest(load: Load) -> None:
+def test_a_global_named_like_a_nonlocal_variable_is_in_the_source_digest(load: Load) -> None:
     source = """
 k = 7
 def read():
@@ -56,7 +56,7 @@ def kernel(x):
     assert source_digest(load(source).kernel) != source_digest(load(source.replace("k = 7", "k = 70")).kernel)
 
 
-def test_the_source_digest_leaves_out_a_nonlocal_counter(load: Load) -> None:
+def test_the_source_digest_omits_a_nonlocal_counter_of_the_kernel(load: Load) -> None:
     source = """
 def make(size):
     count = 0
@@ -91,7 +91,7 @@ FIRST_STATEMENTS = [
 
 
 @pytest.mark.parametrize(("statement", "used"), FIRST_STATEMENTS)
-def test_only_the_first_value_of_an_assigned_global_is_digested(load: Load, statement: str, used: str) -> None:
+def test_source_digests_cover_only_the_first_value_of_a_changed_global(load: Load, statement: str, used: str) -> None:
     shared = "SIZE = 3\ndef impl(x):\n    return x + 3\n"
     source = f"{statement}\ndef kernel(x):\n    global name\n    result = {used}\n    name = 5\n    return result\n"
 
@@ -109,7 +109,7 @@ def test_only_the_first_value_of_an_assigned_global_is_digested(load: Load, stat
 
 @pytest.mark.parametrize("limit", ["limit", "__limit"])
 @pytest.mark.parametrize("used", ["tool.run(x)", "len(tool)", "Tool"])
-def test_only_the_first_value_of_an_assigned_field_is_digested(load: Load, used: str, limit: str) -> None:
+def test_source_digests_cover_only_the_first_value_of_a_changed_field(load: Load, used: str, limit: str) -> None:
     source = f"""
 def compute():
     return 3
@@ -131,7 +131,7 @@ def kernel(x):
     assert source_digest(load(source.replace("return 3", "return 30")).kernel) != digest
 
 
-def test_the_function_under_a_wrapper_is_in_the_source_digest(load: Load) -> None:
+def test_the_source_digest_covers_a_function_under_attribute_wrapped(load: Load) -> None:
     source = """
 def inner(x):
     return x + 1
@@ -144,7 +144,7 @@ def kernel(x):
     assert source_digest(load(source).kernel) != source_digest(load(source.replace("x + 1", "x + 2")).kernel)
 
 
-def test_different_builtins_in_closures_change_the_source_digest(load: Load) -> None:
+def test_another_builtin_in_a_closure_changes_the_source_digest(load: Load) -> None:
     source = """
 import math
 def make(NAME):
@@ -157,7 +157,7 @@ def make(NAME):
     assert source_digest(module.make(math.ceil), own_cells=True) != digest
 
 
-def test_the_source_digest_has_methods_of_an_object_in_a_partial(load: Load) -> None:
+def test_the_source_digest_covers_methods_of_an_object_inside_a_partial(load: Load) -> None:
     source = """
 import functools
 class Tool:

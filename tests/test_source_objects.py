@@ -143,7 +143,9 @@ def digests_of_run(module: ModuleType) -> list[str | None]:
 
 
 @pytest.mark.parametrize(("run", "reached"), RUNS, ids=[run for run, _ in RUNS])
-def test_members_of_an_object_that_a_function_uses_are_digested(load: Load, run: str, reached: list[int]) -> None:
+def test_the_source_digest_covers_members_of_an_object_a_function_uses(
+    load: Load, run: str, reached: list[int]
+) -> None:
     """A class whose object is used as a whole counts with all members, so only the others must not count."""
     source = OBJECTS.replace("RUN", run)
     digests = digests_of_run(load(source, "suite"))
@@ -158,7 +160,7 @@ def test_members_of_an_object_that_a_function_uses_are_digested(load: Load, run:
 
 
 @pytest.mark.parametrize("run", [run for run, _ in RUNS if "stored" not in run])
-def test_the_source_digest_leaves_out_values_of_attributes(load: Load, run: str) -> None:
+def test_the_source_digest_omits_values_of_object_attributes(load: Load, run: str) -> None:
     source = OBJECTS.replace("RUN", run)
     other_data = source.replace("obj = Suite()\n", "obj = Suite()\n    obj.size, obj.log = 70, [1]\n")
     assert digests_of_run(load(source, "suite")) == digests_of_run(load(other_data, "suite"))
@@ -186,7 +188,7 @@ def whole(n):
 
 
 @pytest.mark.parametrize("name", ["kernel", "whole"])
-def test_the_source_digest_omits_attributes_a_kernel_assigns(load: Load, name: str) -> None:
+def test_the_source_digest_omits_attributes_that_the_kernel_assigns(load: Load, name: str) -> None:
     module = load(LAZY, "suite")
     digest = read_source(getattr(module, name), carried=False).digest
     module.kernel(1)
@@ -195,7 +197,9 @@ def test_the_source_digest_omits_attributes_a_kernel_assigns(load: Load, name: s
     assert read_source(getattr(edited, name), carried=False).digest != digest
 
 
-def test_monkeypatching_a_member_drops_the_cached_source_digest(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_after_monkeypatching_a_member_its_source_digest_is_recomputed(
+    load: Load, monkeypatch: pytest.MonkeyPatch
+) -> None:
     module = load(OBJECTS.replace("RUN", "lambda n: GLOBAL.kernel(n) + GLOBAL.sub.launch(n)"), "suite")
     run = module.make()
     source = read_source(run, carried=False, is_kept=True)
@@ -249,7 +253,7 @@ def kernel(n):
 """
 
 
-def test_digesting_the_members_of_an_object_runs_no_code(load: Load) -> None:
+def test_computing_a_digest_of_object_members_runs_no_code_of_the_object(load: Load) -> None:
     module = load(COMPUTED, "suite")
     for carried in (False, True):
         source = read_source(module.kernel, carried=carried, is_kept=True)
@@ -273,12 +277,12 @@ def kernel(n):
 """
 
 
-def test_a_long_chain_of_objects_has_a_source_digest(load: Load) -> None:
+def test_a_kernel_that_uses_a_long_chain_of_objects_has_a_source_digest(load: Load) -> None:
     module = load(LONG_CHAIN, "suite")
     assert read_source(module.kernel, carried=False).digest
 
 
-def test_a_mock_or_library_object_adds_no_code_to_source_digests(load: Load) -> None:
+def test_a_mock_or_library_object_adds_nothing_to_the_source_digest(load: Load) -> None:
     text = "import unittest.mock\nobj = NONE\ndef kernel(n):\n    return obj.kernel(n) + len(obj)\n"
     digest = read_source(load(text.replace("NONE", "None"), "suite").kernel, carried=False).parts["kernel"]
     for value in ("unittest.mock.MagicMock()", "unittest.mock.MagicMock(spec=list)", "object()"):
@@ -322,7 +326,7 @@ BYSTANDERS = ["Function.forward(record, x)", "function.note(record)", "note(reco
 
 @pytest.mark.parametrize("statement", BYSTANDERS)
 @pytest.mark.parametrize("edit", ["x + 1", "x + 2"])
-def test_assigning_to_another_object_hides_no_code_from_a_digest(load: Load, statement: str, edit: str) -> None:
+def test_a_name_assigned_on_another_object_hides_no_code_from_the_digest(load: Load, statement: str, edit: str) -> None:
     source = BYSTANDER.replace("ASSIGNS", statement).replace("PLACE", "layer.sub")
     digest = read_source(load(source, "suite").kernel, carried=False).digest
     edited = source.replace(edit, f"{edit}00")
@@ -360,7 +364,7 @@ def make():
 """
 
 
-def test_source_digests_omit_attributes_an_outer_method_assigns(load: Load) -> None:
+def test_source_digests_omit_attributes_that_an_outer_method_assigns(load: Load) -> None:
     kernel = load(PLANNED.replace("RUNNER", "Runner()"), "suite").make()
     digest = read_source(kernel, carried=False).digest
     kernel(1)
@@ -396,7 +400,7 @@ def kernel(n):
         ("tool.hooked(n)", "hook=helper", "help=helper"),
     ],
 )
-def test_the_source_digest_covers_partial_arguments_in_classes(load: Load, used: str, old: str, new: str) -> None:
+def test_the_source_digest_covers_arguments_of_partials_in_a_class(load: Load, used: str, old: str, new: str) -> None:
     source = MEMBERS.replace("USED", used)
     assert old in source
     digest = read_source(load(source, "suite").kernel, carried=False).digest
@@ -442,7 +446,7 @@ def make():
         ("other.run(n)", "n + 3"),
     ],
 )
-def test_code_stored_in_an_enum_member_is_in_the_source_digest(load: Load, used: str, old: str) -> None:
+def test_the_source_digest_covers_code_stored_in_an_enum_member(load: Load, used: str, old: str) -> None:
     source = ENUMS.replace("USED", used)
     digest = read_source(load(source, "suite").make(), carried=False).digest
     assert read_source(load(source.replace(old, f"{old}0"), "suite").make(), carried=False).digest != digest
@@ -486,7 +490,7 @@ def test_the_source_digest_covers_functions_in_a_descriptor(load: Load, used: st
 
 
 @pytest.mark.parametrize("place", ["layer.made", "Layer.made", "vars(layer) and layer.made"])
-def test_assigning_to_another_class_hides_no_code_from_a_digest(load: Load, place: str) -> None:
+def test_a_name_assigned_on_another_class_hides_no_code_from_the_digest(load: Load, place: str) -> None:
     source = BYSTANDER.replace("ASSIGNS", "type(record).made = 3").replace("PLACE", place)
     digest = read_source(load(source, "suite").kernel, carried=False).digest
     assert read_source(load(source.replace("x + 3", "x + 30"), "suite").kernel, carried=False).digest != digest
@@ -508,7 +512,7 @@ def kernel(n):
 """
 
 
-def test_the_source_digest_leaves_out_lazily_made_singletons(load: Load) -> None:
+def test_the_source_digest_omits_a_singleton_that_the_first_call_makes(load: Load) -> None:
     module = load(SINGLETON, "suite")
     digest = read_source(module.kernel, carried=False).digest
     module.kernel(1)
@@ -545,7 +549,9 @@ def kernel(n):
         ("return owner.read()", "* 3", False),
     ],
 )
-def test_the_source_digest_covers_methods_an_assignment_calls(load: Load, used: str, edit: str, counts: bool) -> None:
+def test_the_source_digest_covers_setter_methods_that_an_assignment_calls(
+    load: Load, used: str, edit: str, counts: bool
+) -> None:
     source = CALLED_BY_PYTHON.replace("USED", used)
     digest = read_source(load(source, "suite").kernel, carried=False).digest
     edited = read_source(load(source.replace(edit, f"{edit}0"), "suite").kernel, carried=False).digest
@@ -583,7 +589,7 @@ def kernel(n):
         ("added(n)", lambda module: module.added.keywords.update(step=2)),
     ],
 )
-def test_changing_an_object_drops_the_cached_source_digest(
+def test_after_a_change_of_an_object_its_source_digest_is_recomputed(
     load: Load, used: str, change: Callable[[ModuleType], None]
 ) -> None:
     module = load(CHANGED.replace("USED", used), "suite")
@@ -623,7 +629,7 @@ def kernel(n):
 
 
 @pytest.mark.parametrize("used", ["runner.base(n) + runner.derived(n)", "len(runner)", "Derived"])
-def test_private_attributes_of_a_base_hide_no_code_of_a_subclass(load: Load, used: str) -> None:
+def test_the_source_digest_covers_a_private_attribute_of_a_subclass(load: Load, used: str) -> None:
     """A method of the base assigns ``_Base__plan``. The subclass assigns its own only in the constructor."""
     source = PRIVATE.replace("USED", used)
     module = load(source, "suite")
@@ -635,7 +641,7 @@ def test_private_attributes_of_a_base_hide_no_code_of_a_subclass(load: Load, use
 
 
 @pytest.mark.parametrize("used", ["tool.make().run(n)", "Tool.make().run(n)"])
-def test_methods_of_a_class_with_a_factory_method_are_digested(load: Load, used: str) -> None:
+def test_the_source_digest_covers_methods_of_an_object_a_factory_made(load: Load, used: str) -> None:
     source = f"""
 class Tool:
     @classmethod
@@ -698,7 +704,7 @@ def kernel(n):
 
 
 @pytest.mark.parametrize("code", LAZY_OBJECTS.values(), ids=list(LAZY_OBJECTS))
-def test_an_object_made_by_the_first_call_is_in_no_source_digest(load: Load, code: str) -> None:
+def test_an_object_that_the_first_call_made_is_not_in_the_source_digest(load: Load, code: str) -> None:
     source = f"import functools\nclass Plan:\n    def run(self, n):\n        return n + 1\n{code}"
     module = load(source, "suite")
     digest = read_source(module.kernel, carried=False).digest
@@ -822,7 +828,7 @@ def kernel(x):
 
 
 @pytest.mark.parametrize("use", ["op.launch(x)", "op.dtype", "len(op)"])
-def test_the_source_digest_has_names_of_library_class_attributes(load: Load, use: str) -> None:
+def test_the_source_digest_has_the_name_of_a_library_class_attribute(load: Load, use: str) -> None:
     def digest(text: str) -> str:
         return read_source(load(source.replace("CLASS", text), "suite").kernel, carried=False).digest
 
@@ -833,7 +839,9 @@ def test_the_source_digest_has_names_of_library_class_attributes(load: Load, use
     assert (digest("np.float32") != other) == (use == "len(op)")
 
 
-def test_monkeypatching_a_class_attribute_changes_source_digests(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_monkeypatching_a_class_attribute_changes_the_source_digest(
+    load: Load, monkeypatch: pytest.MonkeyPatch
+) -> None:
     module = load(LIBRARY_CLASS.replace("CLASS", "np.float32").replace("USE", "op.launch(x)"), "suite")
     source = read_source(module.kernel, carried=False, is_kept=True)
     assert source.used_values is not None
@@ -886,7 +894,7 @@ def other(n):
         ("partial(n)", True),
     ],
 )
-def test_a_module_that_is_stored_is_followed(load: Load, use: str, is_whole: bool) -> None:
+def test_the_source_digest_covers_functions_of_a_module_in_an_attribute(load: Load, use: str, is_whole: bool) -> None:
     def digest(module_text: str) -> str:
         load(module_text, "ops")
         return read_source(load(STORED_MODULE.replace("USE", use), "suite").kernel, carried=False).digest

@@ -70,7 +70,7 @@ def kernel(x):
         "dispatch(x)",
     ],
 )
-def test_code_in_a_callable_object_is_in_the_source_digest(load, used: str) -> None:
+def test_the_source_digest_covers_code_inside_a_callable_object(load, used: str) -> None:
     source = STORED.replace("USED", used)
     digest = source_digest(load(source).kernel)
     assert source_digest(load(source).kernel) == digest
@@ -78,7 +78,7 @@ def test_code_in_a_callable_object_is_in_the_source_digest(load, used: str) -> N
 
 
 @pytest.mark.parametrize("run", ["slot", "nested", "dispatch", "inner"])
-def test_source_digests_cover_code_in_an_object_passed_as_run(load, run: str) -> None:
+def test_the_source_digest_covers_code_in_an_object_passed_as_run(load, run: str) -> None:
     before = getattr(load(STORED), run)
     after = getattr(load(STORED.replace("return 1", "return 10")), run)
     assert source_text(before) == source_text(getattr(load(STORED), run))
@@ -137,14 +137,14 @@ def kernel(x):
         ("helper(x)", "helper.w = 3", "helper.w = 30"),
     ],
 )
-def test_generated_classes_and_aliases_are_in_the_source_digest(load, used: str, old: str, new: str) -> None:
+def test_the_source_digest_covers_generated_classes_and_aliases(load, used: str, old: str, new: str) -> None:
     source = MADE.replace("USED", used)
     digest = source_digest(load(source, "m").kernel)
     assert source_digest(load(source, "m").kernel) == digest
     assert source_digest(load(source.replace(old, new), "m").kernel) != digest
 
 
-def test_a_call_counter_on_a_function_is_not_in_source_digest(load) -> None:
+def test_a_call_counter_on_a_function_is_not_in_the_source_digest(load) -> None:
     module = load(MADE.replace("USED", "counter(x)"), "m")
     digest = source_digest(module.kernel)
     module.kernel(1)
@@ -218,18 +218,18 @@ def kernel(x):
 
 
 @pytest.mark.parametrize("method", ["item", "length", "renamed", "passed", "deep"])
-def test_a_method_that_passes_self_on_is_digested_with_its_class(load, method: str) -> None:
+def test_the_digest_of_a_method_that_passes_self_on_covers_its_class(load, method: str) -> None:
     before = source_text(getattr(load(WHOLE_OBJECT, "m").Tile(), method))
     assert source_text(getattr(load(WHOLE_OBJECT, "m").Tile(), method)) == before
     assert source_text(getattr(load(WHOLE_OBJECT.replace("return 1", "return 10"), "m").Tile(), method)) != before
 
 
-def test_a_method_that_names_members_is_digested_with_only_them(load) -> None:
+def test_the_digest_of_a_method_that_names_members_omits_other_members(load) -> None:
     before = source_text(load(WHOLE_OBJECT, "m").Tile().named)
     assert source_text(load(WHOLE_OBJECT.replace("return 1", "return 10"), "m").Tile().named) == before
 
 
-def test_a_kernel_decorated_by_a_context_manager_is_uncacheable(load) -> None:
+def test_a_kernel_decorated_with_a_context_manager_is_uncacheable(load) -> None:
     before = source_text(load(WHOLE_OBJECT, "m").run)
     assert source_text(load(WHOLE_OBJECT.replace("append(1)", "append(2)"), "m").run) != before
     with pytest.raises(UncacheableError, match="decorates a function"):
@@ -279,7 +279,7 @@ def kernel(x):
 
 
 @pytest.mark.parametrize("used", ["TABLE, f(x)", "C().m() + f(x)"])
-def test_a_function_whose_digest_failed_fails_at_its_second_use(load, used: str) -> None:
+def test_a_kernel_that_uses_a_function_without_digest_is_uncacheable(load, used: str) -> None:
     """The first use of the function passes over the error. The second use raises it."""
     module = load(FAILING.replace("USED", used), "m")
 
@@ -316,7 +316,7 @@ def kernel(n):
 
 @pytest.mark.parametrize("used", ["tool.run(n)", "len(tool)", "Tool"])
 @pytest.mark.parametrize("edit", ["n + 1", "scaled(2", "not in memo"])
-def test_the_source_digest_leaves_out_a_memo_of_results(load, used: str, edit: str) -> None:
+def test_the_source_digest_omits_a_memo_dict_of_results(load, used: str, edit: str) -> None:
     source = MEMO.replace("USED", used)
     module = load(source)
     digest = source_digest(module.kernel)
@@ -326,7 +326,7 @@ def test_the_source_digest_leaves_out_a_memo_of_results(load, used: str, edit: s
     assert source_digest(load(source.replace(edit, edits[edit])).kernel) != digest
 
 
-def test_a_method_edited_after_its_import_is_uncacheable(load) -> None:
+def test_a_kernel_using_a_method_edited_after_its_import_is_uncacheable(load) -> None:
     source = "class Tool:\n    def run(self, n):\n        return n + 1\ndef kernel(n):\n    return Tool().run(n)\n"
     module = load(source)
     path = Path(str(module.__file__))

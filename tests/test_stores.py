@@ -63,7 +63,7 @@ every_store = pytest.mark.parametrize("name", [*(f"c{form.value.suffixes[0]}" fo
 
 
 @pytest.mark.parametrize(("name", "comment_lines"), [("c.textproto", 2), ("c.yaml", 2), ("c/", 2), ("c.json", 0)])
-def test_a_write_counts_the_comment_lines_that_it_loses(tmp_path, name, comment_lines):
+def test_writing_a_cache_counts_the_comment_lines_that_it_removes(tmp_path, name, comment_lines):
     path = f"{tmp_path}/{name}"
     update(path, adding(entry("add")))
     (file,) = tmp_path.rglob("c.*" if "." in name else "*.textproto")
@@ -74,7 +74,7 @@ def test_a_write_counts_the_comment_lines_that_it_loses(tmp_path, name, comment_
 
 
 @every_store
-def test_a_cache_written_to_any_store_is_read_back_equal(tmp_path, name):
+def test_a_cache_written_in_any_file_format_is_read_back_equal(tmp_path, name):
     path = f"{tmp_path}/new/{name}"
     updated = update(path, adding(entry("add"), entry("mul")))
     assert updated.changed
@@ -84,7 +84,7 @@ def test_a_cache_written_to_any_store_is_read_back_equal(tmp_path, name):
 
 
 @every_store
-def test_a_missing_cache_is_an_error_that_names_the_dump_option(tmp_path, name):
+def test_loading_a_missing_cache_is_an_error_that_names_the_dump_option(tmp_path, name):
     path = f"{tmp_path}/{name}"
     assert refusal(read_cache, path).endswith(f"{'folder' if name == 'c/' else 'file'} ({_create(name)}={path})")
     assert read_cache(path, missing_ok=True) == Cache()
@@ -95,7 +95,7 @@ def _create(name: str) -> str:
 
 
 @pytest.mark.parametrize("name", ["c.textproto", "c.pb"])
-def test_an_empty_file_is_a_cache_only_with_missing_ok(tmp_path, name):
+def test_reading_an_empty_cache_file_is_an_error_unless_missing_ok(tmp_path, name):
     path = tmp_path / name
     path.touch()
     assert "is empty" in refusal(read_cache, path)
@@ -104,7 +104,7 @@ def test_an_empty_file_is_a_cache_only_with_missing_ok(tmp_path, name):
     assert update(path, adding(entry("add"))).written_to == str(path)
 
 
-def test_reading_a_folder_a_pipe_or_a_large_file_is_an_error(tmp_path, monkeypatch):
+def test_reading_a_folder_a_pipe_or_a_huge_file_as_cache_is_an_error(tmp_path, monkeypatch):
     (tmp_path / "a.pb").mkdir()
     os.mkfifo(tmp_path / "b.pb")
     (tmp_path / "c.pb").write_bytes(b"12345")
@@ -125,7 +125,7 @@ def test_a_folder_cache_has_a_file_for_each_problem(tmp_path):
     assert set(read_cache(folder).entries) == {entry("add"), entry("mul")}
 
 
-def test_only_changed_files_of_a_folder_are_written_or_removed(tmp_path):
+def test_an_update_of_a_folder_cache_writes_only_its_changed_files(tmp_path):
     folder = tmp_path / "kept"
     update(f"{folder}/", adding(entry("add"), entry("mul"), entry("sub")))
     (folder / "README").write_text("ours")
@@ -147,7 +147,7 @@ def test_a_folder_with_other_files_is_no_folder_cache(tmp_path):
     assert os.listdir(tmp_path) == ["test_a.py"]
 
 
-def test_a_failed_listing_of_a_folder_cache_loses_no_entry(tmp_path, monkeypatch):
+def test_if_a_folder_cache_cannot_be_listed_an_update_loses_no_entry(tmp_path, monkeypatch):
     path = f"{tmp_path}/kept"
     update(f"{path}/", adding(entry("add"), entry("mul")))
 
@@ -178,7 +178,7 @@ def test_a_dump_removes_temporary_files_of_a_killed_dump(tmp_path):
 
 
 @every_store
-def test_an_update_with_equal_bytes_writes_no_file(tmp_path, name):
+def test_an_update_that_changes_no_bytes_writes_no_cache_file(tmp_path, name):
     path = f"{tmp_path}/{name}"
     update(path, adding(entry("add")))
     files = {file: file.stat() for file in tmp_path.rglob("*") if file.is_file()}
@@ -186,7 +186,7 @@ def test_an_update_with_equal_bytes_writes_no_file(tmp_path, name):
     assert {file: file.stat().st_mtime_ns for file in files} == {file: old.st_mtime_ns for file, old in files.items()}
 
 
-def test_updating_a_linked_cache_writes_its_target(tmp_path):
+def test_updating_a_cache_through_a_link_writes_the_target_of_the_link(tmp_path):
     (tmp_path / "real").mkdir()
     link = tmp_path / "c.textproto"
     link.symlink_to("real/kept.txt")
@@ -197,7 +197,7 @@ def test_updating_a_linked_cache_writes_its_target(tmp_path):
 
 
 @every_store
-def test_a_path_through_a_missing_folder_is_an_error(tmp_path, name):
+def test_a_cache_path_through_a_missing_folder_is_an_error(tmp_path, name):
     """``open("build/../c.pb")`` fails without a folder ``build``: nothing else may be found there, or replaced."""
     update(f"{tmp_path}/{name}", adding(entry("add")))
     path = f"{tmp_path}/build/../{name}"
@@ -212,7 +212,7 @@ def test_a_path_through_a_missing_folder_is_an_error(tmp_path, name):
 
 
 @every_store
-def test_an_opened_cache_is_written_although_its_link_changed(tmp_path, name):
+def test_a_cache_opened_through_a_link_is_written_after_the_link_changed(tmp_path, name):
     """The store resolves the path once, and writes the same file that it read at the start."""
     kernels = {"first": "add", "second": "sub"}
     for folder, kernel in kernels.items():
@@ -230,7 +230,7 @@ def test_an_opened_cache_is_written_although_its_link_changed(tmp_path, name):
     assert read_cache(f"{tmp_path}/second/{name}").entries == (entry("sub"),)
 
 
-def test_an_absolute_path_works_in_a_deleted_current_folder(tmp_path, monkeypatch):
+def test_an_absolute_cache_path_works_in_a_deleted_current_folder(tmp_path, monkeypatch):
     (tmp_path / "gone").mkdir()
     monkeypatch.chdir(tmp_path / "gone")
     (tmp_path / "gone").rmdir()
@@ -239,7 +239,7 @@ def test_an_absolute_path_works_in_a_deleted_current_folder(tmp_path, monkeypatc
     assert "No such file or directory" in refusal(read_cache, "c.pb")
 
 
-def test_updating_through_a_dangling_link_creates_its_target(tmp_path):
+def test_updating_a_cache_through_a_dangling_link_creates_the_target(tmp_path):
     (tmp_path / "real").mkdir()
     (tmp_path / "c.textproto").symlink_to("real/link")
     (tmp_path / "real/link").symlink_to("../kept/new/c.textproto")
@@ -268,7 +268,7 @@ def test_an_error_while_changing_a_cache_keeps_the_old_file(tmp_path):
     ],
     ids=["damaged", "newer", "lossy"],
 )
-def test_an_unreadable_cache_is_kept_and_a_dump_stored_beside_it(tmp_path, content):
+def test_a_dump_keeps_an_unreadable_cache_and_writes_another_file(tmp_path, content):
     path = tmp_path / "c.txt"
     path.write_bytes(content)
     assert refusal(check_writable, path).startswith(str(path))
@@ -279,7 +279,7 @@ def test_an_unreadable_cache_is_kept_and_a_dump_stored_beside_it(tmp_path, conte
     assert b'"sub"' in Path(second).read_bytes()
 
 
-def test_without_the_lock_a_dump_is_written_beside_the_cache(tmp_path, monkeypatch):
+def test_a_dump_that_cannot_lock_the_cache_writes_another_file(tmp_path, monkeypatch):
     monkeypatch.setattr(stores.disk, "locked", partial(locked, timeout_s=0.1))
     path = tmp_path / "c.textproto"
     update(path, adding(entry("add")))
@@ -308,13 +308,13 @@ def test_writing_a_too_large_cache_fails_and_keeps_the_old_cache(tmp_path, monke
 # Being writable
 
 
-def test_checking_if_a_path_is_writable_leaves_no_files(tmp_path):
+def test_checking_if_a_cache_path_is_writable_leaves_no_files(tmp_path):
     for name in ("a.pb", "deep/er/a.pb", "folder/", "deep/folder/"):
         check_writable(f"{tmp_path}/{name}")
     assert os.listdir(tmp_path) == []
 
 
-def test_check_writable_refuses_folders_and_unknown_suffixes(tmp_path):
+def test_the_check_for_a_writable_cache_path_refuses_unknown_suffixes(tmp_path):
     (tmp_path / "a.pb").mkdir()
     (tmp_path / "file").touch()
     assert "is a folder, not a cache" in refusal(check_writable, tmp_path / "a.pb")
@@ -337,7 +337,7 @@ def small_disk(folder: Path):
 
 
 @every_store
-def test_a_full_disk_is_an_error_and_the_old_cache_stays(tmp_path, name):
+def test_writing_a_cache_to_a_full_disk_is_an_error_and_keeps_the_old_one(tmp_path, name):
     with small_disk(tmp_path / "disk") as disk:
         path = f"{disk}/{name}"
         update(path, adding(entry("add")))
@@ -350,7 +350,7 @@ def test_a_full_disk_is_an_error_and_the_old_cache_stays(tmp_path, name):
         assert litter(disk) == []
 
 
-def test_a_read_only_folder_is_an_error_and_keeps_the_old_cache(tmp_path):
+def test_writing_a_cache_to_a_read_only_folder_is_an_error(tmp_path):
     with small_disk(tmp_path / "disk") as disk:
         update(disk / "c.pb", adding(entry("add")))
         subprocess.run(["mount", "-o", "remount,ro", disk], check=True)
@@ -378,7 +378,7 @@ def writer(program: str, *args: object) -> subprocess.Popen[str]:
 
 
 @pytest.mark.parametrize("name", ["c.textproto", "c.pb"])
-def test_killing_a_process_while_it_writes_keeps_the_old_file(tmp_path, name):
+def test_killing_a_process_that_writes_a_cache_keeps_the_old_file(tmp_path, name):
     path = tmp_path / name
     update(path, adding(entry("add")))
     old = path.read_bytes()
@@ -404,7 +404,7 @@ def test_killing_a_process_while_it_writes_keeps_the_old_file(tmp_path, name):
 
 
 @pytest.mark.parametrize("name", ["c.textproto", "c/"])
-def test_three_processes_that_update_one_path_lose_no_entry(tmp_path, name):
+def test_three_processes_that_update_one_cache_at_once_lose_no_entry(tmp_path, name):
     path = f"{tmp_path}/{name}"
     program = """
     for i in range(15):
@@ -419,7 +419,7 @@ def test_three_processes_that_update_one_path_lose_no_entry(tmp_path, name):
     assert litter(tmp_path) == []
 
 
-def test_a_locked_folder_cache_is_an_error_not_a_partial_read(tmp_path, monkeypatch):
+def test_reading_a_locked_folder_cache_is_an_error_and_no_partial_read(tmp_path, monkeypatch):
     """Another process may have replaced only a part of the folder's files."""
     path = f"{tmp_path}/c/"
     update(path, adding(entry("add")))
@@ -440,7 +440,7 @@ def no_lock(*args):
 
 
 @pytest.mark.parametrize("is_lock_for_all", [True, False], ids=["with its lock", "in a folder of another user"])
-def test_a_folder_cache_is_read_as_a_whole_during_an_update(tmp_path, monkeypatch, is_lock_for_all):
+def test_a_folder_cache_read_during_an_update_is_all_old_or_all_new(tmp_path, monkeypatch, is_lock_for_all):
     path, few, many = f"{tmp_path}/c/", [entry("0")], [entry(str(number)) for number in range(20)]
     update(path, lambda now: Cache(tuple(many)))
     program = f"""
@@ -462,7 +462,7 @@ for number in range(40):
     assert seen <= {len(few), len(many)}
 
 
-def test_a_file_of_the_user_at_the_path_of_the_lock_is_kept(tmp_path):
+def test_a_dump_keeps_a_user_file_that_has_the_name_of_the_lock_file(tmp_path):
     lock = tmp_path / ".c.textproto.lock"
     lock.write_text("mine")
     assert update(tmp_path / "c.textproto", adding(entry("add"))).beside
@@ -470,6 +470,6 @@ def test_a_file_of_the_user_at_the_path_of_the_lock_is_kept(tmp_path):
     assert (tmp_path / "c.textproto.new").read_text().count("entries {") == 1
 
 
-def test_a_lock_file_can_be_locked_by_every_user(tmp_path):
+def test_the_lock_file_of_a_cache_is_readable_and_writable_by_every_user(tmp_path):
     with locked(tmp_path / ".c.textproto.lock", 0):
         assert (tmp_path / ".c.textproto.lock").stat().st_mode & 0o777 == 0o666

@@ -26,7 +26,7 @@ CONFIG = {
 
 
 @pytest.mark.parametrize("form", list(Format))
-def test_a_nested_configuration_survives_every_file_format(form: Format) -> None:
+def test_a_nested_config_of_a_choice_survives_every_cache_file_format(form: Format) -> None:
     params = tuple(structured_value(name, value) for name, value in CONFIG.items())
     problem = Problem("toy", "kernel", (), Device("GPU", "arch"))
     encoded = encode(Cache((Entry(problem, choice=Candidate(params=params)),)), form)
@@ -37,7 +37,7 @@ def test_a_nested_configuration_survives_every_file_format(form: Format) -> None
     assert decode_params(entry.choice.params) == CONFIG
 
 
-def test_a_list_is_written_as_readable_json() -> None:
+def test_a_list_in_a_choice_is_written_as_readable_json() -> None:
     params = (structured_value("block_sizes", (64, 128)), structured_value("reorder", {"b": True, "a": 1.5}))
     entry = Entry(Problem("toy", "kernel", (), Device("GPU", "arch")), choice=Candidate(params=params))
 
@@ -48,24 +48,24 @@ def test_a_list_is_written_as_readable_json() -> None:
 
 
 @pytest.mark.parametrize("value", [4, 2**70, -1.5, "row", None, True])
-def test_a_number_or_text_is_stored_without_json(value: object) -> None:
+def test_a_number_or_text_in_a_choice_is_written_without_json(value: object) -> None:
     encoded = structured_value("x", value)
 
     assert encoded.type in ("", "int")
     assert decode_value(encoded) == value
 
 
-def test_a_named_tuple_is_decoded_as_a_list() -> None:
+def test_a_named_tuple_in_a_choice_is_read_back_as_a_list() -> None:
     assert decode_value(structured_value("tile", Tile(64, 128))) == [64, 128]
 
 
 @pytest.mark.parametrize("value", [[math.nan], [math.inf], [object()], {1: 2}, [b"x"], ["\ud800"], [{"\ud800": 1}]])
-def test_nan_bytes_and_objects_in_data_are_uncacheable(value: object) -> None:
+def test_a_choice_with_nan_bytes_or_objects_is_uncacheable(value: object) -> None:
     with pytest.raises(UncacheableError):
         structured_value("x", value)
 
 
-def test_data_nested_100000_levels_deep_is_uncacheable() -> None:
+def test_a_choice_nested_100000_levels_deep_is_uncacheable() -> None:
     value: list[object] = []
     for _ in range(100_000):
         value = [value]
@@ -85,7 +85,7 @@ def test_data_nested_100000_levels_deep_is_uncacheable() -> None:
         Value("x", "[('int', '1', '')]", "tuple"),
     ],
 )
-def test_decoding_damaged_json_is_a_value_error(value: Value) -> None:
+def test_reading_damaged_json_in_a_choice_is_a_value_error(value: Value) -> None:
     with pytest.raises(ValueError, match="x is"):
         decode_value(value)
 
@@ -98,5 +98,5 @@ _DATA = st.recursive(
 
 
 @given(_DATA)
-def test_random_json_data_survives_encoding(value: object) -> None:
+def test_random_json_data_in_a_choice_is_read_back_equal(value: object) -> None:
     assert decode_value(structured_value("x", value)) == value

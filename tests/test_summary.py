@@ -46,7 +46,7 @@ def test_a_quiet_run_shows_crashed_workers_and_recovered_tunings() -> None:
     ]
 
 
-def test_a_quiet_run_shows_notes_and_a_very_quiet_run_hides_them() -> None:
+def test_notes_are_shown_with_option_q_and_hidden_with_qq() -> None:
     """CI systems often use ``-q``, and a note may be the only explanation of a run without lookups."""
     summary = result(loaded=(("cache.pb", 1),), rows=(row(Outcome.HIT),), notes=("toy was used before the tests",))
 
@@ -58,7 +58,7 @@ def test_a_quiet_run_shows_notes_and_a_very_quiet_run_hides_them() -> None:
     assert shown(bypassed, -1) == ["toy tunes without the plugin: why", "1 hit"]
 
 
-def test_a_very_quiet_run_shows_why_a_tuner_failed_the_gate() -> None:
+def test_a_run_with_qq_shows_the_reason_why_a_tuner_failed_the_gate() -> None:
     failed = Gate(
         "0", failure="loaded entries were not used: the plugin could not hook toy (a line above has the reason)"
     )
@@ -68,7 +68,7 @@ def test_a_very_quiet_run_shows_why_a_tuner_failed_the_gate() -> None:
     assert shown(replace(summary, gate=Gate("0")), -2) == []
 
 
-def test_quiet_runs_show_the_rows_of_a_failed_verify_gate() -> None:
+def test_quiet_runs_list_slower_choices_if_the_limit_on_them_failed() -> None:
     """The mode's line has its counts, and the command that mends them."""
     slower = Finding("SLOWER", "toy:lib.op (n=1)", "b is faster", is_failure=True)
     drift = Section("verify", "all", ("verify all: 1 choice raced: 1 slower",), (slower,), gate=Gate("0", "exceeded"))
@@ -81,7 +81,7 @@ def test_quiet_runs_show_the_rows_of_a_failed_verify_gate() -> None:
     assert shown(passed, -1) == shown(passed, -2) == []
 
 
-def test_the_summary_names_ten_untracked_kernels() -> None:
+def test_the_summary_names_at_most_ten_untracked_kernels() -> None:
     """With -v the summary names all of them. A run of untracked kernels alone does not say `no lookups`."""
     summary = result(untracked=tuple(f"lib.op_{number}" for number in range(12)), dump=DUMP)
 
@@ -93,7 +93,7 @@ def test_the_summary_names_ten_untracked_kernels() -> None:
     assert len([line for line in shown(summary, 1) if line.startswith("UNTRACKED")]) == 12
 
 
-def test_a_run_that_used_no_entry_names_a_missing_adapter() -> None:
+def test_the_summary_of_unused_entries_names_their_missing_adapter() -> None:
     """Entries are loaded for a tuner that has no adapter. The summary names the tuner and counts the entries."""
     summary = result(loaded=(("cache.pb", 2),), devices_by_tuner={"gone": frozenset()}, adapters=("toy",))
 

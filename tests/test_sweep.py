@@ -20,13 +20,13 @@ def candidates(number: int) -> list[Candidate]:
     return [Candidate(params=(Value("BLOCK", block),)) for block in range(number)]
 
 
-def test_the_candidate_of_a_sweep_seed_ignores_the_list_order() -> None:
+def test_a_sweep_seed_picks_one_candidate_whatever_the_order_of_the_list() -> None:
     for seed in ("7", "nightly-3"):
         picks = {tuple(parse(seed).ordered(problem(M=8), order)) for order in itertools.permutations(candidates(4))}
         assert len(picks) == 1
 
 
-def test_different_seeds_and_problems_get_different_candidates() -> None:
+def test_sweeps_with_another_seed_or_problem_test_different_candidates() -> None:
     of_seeds = {parse(str(seed)).ordered(problem(M=8), candidates(8))[0] for seed in range(100)}
     of_problems = {parse("7").ordered(problem(M=m), candidates(8))[0] for m in range(100)}
 
@@ -34,14 +34,14 @@ def test_different_seeds_and_problems_get_different_candidates() -> None:
 
 
 @pytest.mark.parametrize("number", [1, 2, 5, 7])
-def test_a_sweep_in_7_parts_covers_up_to_seven_candidates(number: int) -> None:
+def test_a_sweep_in_seven_parts_tests_each_of_up_to_seven_candidates(number: int) -> None:
     """Every candidate comes first in at least one of the seven parts of a sweep."""
     for m in range(20):
         firsts = [parse(f"{part}/7").ordered(problem(M=m), candidates(number))[0] for part in range(1, 8)]
         assert set(firsts) == set(candidates(number))
 
 
-def test_the_7_parts_of_a_sweep_begin_with_different_candidates() -> None:
+def test_the_seven_parts_of_a_sweep_begin_with_different_candidates() -> None:
     """Each of seven sweeps over 30 candidates begins with a different candidate."""
     firsts = [parse(f"{part}/7").ordered(problem(), candidates(30))[0] for part in range(1, 8)]
 

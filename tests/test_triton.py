@@ -136,7 +136,7 @@ def call(kernel: Any, n: Any = 100, x: Any = None) -> Any:
     return kernel.best_config.kwargs["BLOCK"]
 
 
-def test_the_stale_reason_names_added_and_removed_candidates(session) -> None:
+def test_the_reason_of_a_stale_kernel_names_added_and_removed_candidates(session) -> None:
     dumped = session(is_dumping=True)
     call(copy_kernel(Bench()))
     (entry,) = dumped.entries
@@ -167,7 +167,7 @@ def test_with_on_miss_first_or_nearest_a_launch_measures_nothing(session) -> Non
     assert first.outcomes == nearest.outcomes == ["miss"]
 
 
-def test_a_tuning_records_key_device_candidates_and_seconds(session) -> None:
+def test_an_entry_records_kernel_key_device_candidates_and_tuning_time(session) -> None:
     """The entry also has the kernel, the device, the key, the choice and the versions of the libraries."""
     first = session(is_dumping=True)
     call(copy_kernel(Bench()))
@@ -234,7 +234,7 @@ def test_a_hit_applies_reset_to_zero_as_the_tuning_did(session) -> None:
     assert torch.equal(loaded, tuned)
 
 
-def test_a_hit_sets_best_config_and_timings_as_a_tuning_does(session, monkeypatch, capsys) -> None:
+def test_a_hit_sets_best_config_and_timings_of_triton_as_a_tuning_does(session, monkeypatch, capsys) -> None:
     recorded = session(is_dumping=True)
     call(copy_kernel(Bench()))
     session(recorded.entries)
@@ -248,7 +248,7 @@ def test_a_hit_sets_best_config_and_timings_as_a_tuning_does(session, monkeypatc
     assert "Triton autotuning" not in capsys.readouterr().out
 
 
-def test_an_entry_whose_choice_is_pruned_away_is_stale(session) -> None:
+def test_an_entry_whose_choice_the_triton_pruner_drops_is_stale(session) -> None:
     recorded = session(is_dumping=True)
     call(copy_kernel(Bench(best=64)))
     loaded = session(recorded.entries)
@@ -261,7 +261,7 @@ def test_an_entry_whose_choice_is_pruned_away_is_stale(session) -> None:
     assert loaded.outcomes == [] or loaded.lookups[0].outcome is Outcome.STALE
 
 
-def test_a_kernel_pruned_to_one_candidate_is_not_in_the_summary(session) -> None:
+def test_a_kernel_that_triton_prunes_to_one_candidate_is_not_counted(session) -> None:
     """Triton launches the only candidate that is left. The adapter neither measures nor counts it."""
     first = session(is_dumping=True)
     bench = Bench()
@@ -272,7 +272,7 @@ def test_a_kernel_pruned_to_one_candidate_is_not_in_the_summary(session) -> None
     assert first.lookups == []
 
 
-def test_an_autotuner_subclass_that_calls_super_run_is_recorded(session) -> None:
+def test_a_triton_autotuner_subclass_that_calls_super_run_is_recorded(session) -> None:
     class Cached(autotuner_module.Autotuner):
         def run(self, *args: Any, **kwargs: Any) -> Any:
             return super().run(*args, **kwargs)
@@ -286,7 +286,7 @@ def test_an_autotuner_subclass_that_calls_super_run_is_recorded(session) -> None
     assert len(first.entries) == 1
 
 
-def test_check_disk_cache_of_a_subclass_needs_cache_results(session) -> None:
+def test_check_disk_cache_of_a_subclass_runs_only_with_cache_results(session) -> None:
     """Triton calls the subclass's own check_disk_cache only if cache_results is set.
 
     The first kernel stays untracked after its deletion.
@@ -312,7 +312,7 @@ def test_check_disk_cache_of_a_subclass_needs_cache_results(session) -> None:
         assert len(first.untracked) == 1, "by the first, which nobody holds any more"
 
 
-def test_a_run_inside_a_test_does_not_stop_the_outer_recording() -> None:
+def test_a_plugin_run_inside_a_test_does_not_stop_the_outer_recording() -> None:
     outer = Process(None, is_dumping=True)
     Process(None, is_dumping=True).adapter.unhook()
 
@@ -322,7 +322,7 @@ def test_a_run_inside_a_test_does_not_stop_the_outer_recording() -> None:
     outer.adapter.unhook()
 
 
-def test_a_hit_raises_an_error_of_the_pre_hook_of_a_user(session) -> None:
+def test_a_hit_raises_the_error_of_the_pre_hook_of_a_user(session) -> None:
     def refuse(arguments: Any, reset_only: bool = False) -> None:
         if arguments["x"].stride(0) != 1:
             raise RuntimeError("x has to be contiguous")
@@ -344,7 +344,7 @@ def test_a_hit_raises_an_error_of_the_pre_hook_of_a_user(session) -> None:
     assert call(kernel) == 64
 
 
-def test_an_autotuner_that_replaces_run_is_untracked(session) -> None:
+def test_a_triton_autotuner_subclass_that_replaces_run_is_untracked(session) -> None:
     class OwnRun(autotuner_module.Autotuner):
         def run(self, *args: Any, **kwargs: Any) -> Any:
             self.best_config = self.cache["mine"] = self.configs[0]
@@ -361,7 +361,7 @@ def test_an_autotuner_that_replaces_run_is_untracked(session) -> None:
     assert "OwnRun" in kernel_text
 
 
-def test_the_documented_conftest_makes_a_subclass_record_entries(session, monkeypatch) -> None:
+def test_the_conftest_of_the_docs_makes_an_autotuner_subclass_be_recorded(session, monkeypatch) -> None:
     """The conftest of docs/adapters.md replaces the library's own search with Triton's.
 
     The adapter records an entry.
@@ -404,7 +404,7 @@ def test_the_documented_conftest_makes_a_subclass_record_entries(session, monkey
     assert bench.calls == 0
 
 
-def test_a_kernel_first_called_while_paused_is_recorded_later(session) -> None:
+def test_a_kernel_first_called_while_the_plugin_pauses_is_recorded_later(session) -> None:
     """A test with an empty memory calls the kernel first while the session is paused. The next call is a lookup."""
     first = session(is_dumping=True)
     first.run.paused = True
@@ -430,7 +430,7 @@ def test_a_kernel_tuned_before_the_plugin_starts_is_untracked(session) -> None:
     assert kernel.cache
 
 
-def test_heuristics_around_a_wrapper_of_the_user_are_in_the_key(session) -> None:
+def test_heuristics_around_a_kernel_wrapper_are_in_the_problem_key(session) -> None:
     class Locked(KernelInterface[Any]):
         def __init__(self, fn: Any) -> None:
             self.fn, self.arg_names = fn, fn.arg_names
@@ -451,7 +451,7 @@ def test_heuristics_around_a_wrapper_of_the_user_are_in_the_key(session) -> None
     assert limits == [10, 20]
 
 
-def test_heuristics_made_before_the_plugin_starts_are_in_the_key(session) -> None:
+def test_heuristics_made_before_the_plugin_starts_are_in_the_problem_key(session) -> None:
     limit = 10
     kernel = triton.heuristics({"n": lambda arguments: limit})(copy_kernel(Bench(), key=()))
     first = session(is_dumping=True)
@@ -476,7 +476,7 @@ def test_heuristics_made_before_the_plugin_starts_are_in_the_key(session) -> Non
         ((1, 2), None),
     ],
 )
-def test_a_key_value_of_every_type_is_recorded_and_is_a_hit(session, value: Any, encoded: Any) -> None:
+def test_a_key_value_of_any_type_is_recorded_and_is_a_hit_when_loaded(session, value: Any, encoded: Any) -> None:
     def kernel(bench: Any) -> Any:
         @triton.autotune(configs=configs(), key=["n", "flag"], do_bench=bench)
         @triton.jit
@@ -523,7 +523,7 @@ def test_arguments_by_position_and_by_keyword_are_one_problem(session) -> None:
     assert len({lookup.problem for lookup in first.lookups}) == 1
 
 
-def test_one_function_under_two_candidate_lists_has_two_entries(session) -> None:
+def test_one_kernel_autotuned_with_two_candidate_lists_gets_two_entries(session) -> None:
     base = copy_kernel(None).fn
     lists = [[16, 64], [32, 64]]
 
@@ -542,7 +542,7 @@ def test_one_function_under_two_candidate_lists_has_two_entries(session) -> None
     assert loaded.outcomes == ["hit", "hit"]
 
 
-def test_another_order_of_the_candidates_is_still_a_hit(session) -> None:
+def test_a_kernel_whose_candidates_have_another_order_is_still_a_hit(session) -> None:
     base = copy_kernel(None).fn
     recorded = session(is_dumping=True)
     call(triton.autotune(configs([16, 64]), key=["n"], do_bench=Bench())(base))
@@ -574,7 +574,7 @@ def test_a_hit_launches_the_first_of_two_equal_candidates(session) -> None:
     assert launch(None) == "1"
 
 
-def test_candidates_changed_at_run_time_make_an_entry_stale(session) -> None:
+def test_changing_the_candidates_of_a_kernel_at_run_time_makes_it_stale(session) -> None:
     recorded = session(is_dumping=True)
     call(copy_kernel(Bench()))
     loaded = session(recorded.entries)
@@ -586,7 +586,7 @@ def test_candidates_changed_at_run_time_make_an_entry_stale(session) -> None:
     assert loaded.outcomes == ["stale"]
 
 
-def test_a_benchmark_that_hides_all_errors_is_unrecorded(session) -> None:
+def test_a_tuning_whose_benchmark_hides_all_errors_is_not_recorded(session) -> None:
     """The user's benchmark returns infinity for every candidate and hides the errors. The lookup has no entry."""
     first = session(is_dumping=True)
     kernel = copy_kernel(lambda kernel_call, quantiles: [float("inf")] * 3)
@@ -627,7 +627,7 @@ def failing_call(kernel: Any, error: Exception) -> None:
 
 
 @pytest.mark.parametrize(("error", "reason"), FAILURES)
-def test_an_entry_is_a_hit_if_all_candidates_fail_as_recorded(session, error, reason) -> None:
+def test_an_entry_is_a_hit_if_all_candidates_fail_now_as_when_recorded(session, error, reason) -> None:
     """Every candidate fails for a reason that the next run will see again.
 
     The next run counts a hit and adds no note.
@@ -647,7 +647,7 @@ def test_an_entry_is_a_hit_if_all_candidates_fail_as_recorded(session, error, re
     assert loaded.run.notes == []
 
 
-def test_an_entry_without_a_choice_is_stale_if_a_candidate_works(session) -> None:
+def test_an_entry_whose_candidates_all_failed_is_stale_if_one_works_now(session) -> None:
     """The entry says that every candidate failed. The kernel is tuned again and gets a choice."""
     first = session(is_dumping=True)
     call(copy_kernel(Refuses(TOO_LARGE)))
@@ -672,7 +672,7 @@ def test_an_entry_without_a_choice_is_stale_if_a_candidate_works(session) -> Non
         InterpreterError("'_semantic' argument must be provided: another thread's launch has ended"),
     ],
 )
-def test_a_failure_by_memory_or_the_device_is_not_recorded(session, error: Exception) -> None:
+def test_a_tuning_that_fails_for_memory_or_the_device_is_not_recorded(session, error: Exception) -> None:
     first = session(is_dumping=True)
 
     with pytest.raises(type(error)):
@@ -682,7 +682,7 @@ def test_a_failure_by_memory_or_the_device_is_not_recorded(session, error: Excep
 
 
 @pytest.mark.parametrize("in_a_candidate", [True, False])
-def test_a_failure_caused_by_another_thread_is_not_recorded(session, in_a_candidate: bool) -> None:
+def test_a_tuning_that_fails_because_of_another_thread_is_not_recorded(session, in_a_candidate: bool) -> None:
     """Another call clears the autotuner's arguments during the search.
 
     Its error is not recorded as a failure of the candidates.
@@ -730,7 +730,7 @@ class Disturbed:
 
 
 @pytest.mark.parametrize("threads", [0, 1])
-def test_a_search_during_launches_of_other_threads_is_unrecorded(session, threads: int) -> None:
+def test_a_tuning_while_other_threads_launch_kernels_is_not_recorded(session, threads: int) -> None:
     """Triton's interpreter replaces functions of its language for each launch, which all threads see."""
     run = session(is_dumping=True)
 
@@ -742,7 +742,7 @@ def test_a_search_during_launches_of_other_threads_is_unrecorded(session, thread
 
 
 @pytest.mark.parametrize("threads", [0, 1])
-def test_a_failed_call_while_other_threads_run_is_not_recorded(session, threads: int) -> None:
+def test_a_tuning_that_fails_while_other_threads_run_is_not_recorded(session, threads: int) -> None:
     run = session(is_dumping=True)
 
     with pytest.raises(TypeError, match="no such argument"):
@@ -751,7 +751,7 @@ def test_a_failed_call_while_other_threads_run_is_not_recorded(session, threads:
     assert run.lookups[-1].has_failed == (not threads)
 
 
-def test_a_search_while_another_thread_lives_is_unrecorded(session) -> None:
+def test_a_tuning_while_another_thread_is_alive_is_not_recorded(session) -> None:
     """The thread may launch kernels that have their choice, which the adapter does not see."""
     run = session(is_dumping=True)
     has_launched, may_end = threading.Event(), threading.Event()
@@ -776,7 +776,7 @@ def restores(named: Any, exception: Any) -> None:
     """A hook that no test looks into."""
 
 
-def test_a_kernel_with_an_observing_post_hook_is_uncacheable(session) -> None:
+def test_a_kernel_whose_post_hook_observes_its_tuning_is_uncacheable(session) -> None:
     """Triton's own tests see in a ``post_hook`` that a candidate was refused. The lookup is uncacheable."""
     seen: list[Any] = []
 
@@ -796,7 +796,7 @@ def test_a_kernel_with_an_observing_post_hook_is_uncacheable(session) -> None:
     assert loaded.lookups[-1].reason == "its post_hook observes each search, so the search cannot be skipped"
 
 
-def test_a_library_kernel_with_a_partial_post_hook_is_recorded(session) -> None:
+def test_a_kernel_with_a_partial_as_post_hook_is_recorded(session) -> None:
     """Libraries use a ``partial``, a method or a decorated function as post_hook."""
     first = session(is_dumping=True)
     kernel = copy_kernel(Bench(), post_hook=partial(restores))
@@ -832,7 +832,7 @@ def test_a_failed_candidate_is_recorded_and_never_chosen(session) -> None:
     assert fastest.time_us == 2000.0
 
 
-def test_a_benchmark_that_returns_one_number_is_recorded(session) -> None:
+def test_a_tuning_whose_benchmark_returns_one_number_is_recorded(session) -> None:
     first = session(is_dumping=True)
     times = iter([2.0, 1.0])
 
@@ -873,7 +873,7 @@ def test_cache_results_set_by_the_user_is_kept_after_the_run(session) -> None:
     assert "cache_results" not in autotuner_module.Autotuner.__dict__
 
 
-def test_patching_a_triton_of_another_signature_raises_an_error(session) -> None:
+def test_patching_a_triton_with_a_changed_signature_raises_an_error(session) -> None:
     class Autotuner:
         def check_disk_cache(self, tuning_key: Any, configs: Any) -> None: ...
 
@@ -887,7 +887,7 @@ def test_the_error_for_an_old_triton_names_the_needed_version(session) -> None:
         Adapter().hook(SimpleNamespace(Autotuner=type("Autotuner", (), {})), session().run)  # type: ignore[arg-type]
 
 
-def test_an_unknown_benchmark_function_of_triton_gets_a_note(session) -> None:
+def test_a_triton_with_an_unknown_benchmark_function_tunes_with_a_note(session) -> None:
     """The adapter runs the function, as Triton does, and adds a note."""
     first = session((), is_dumping=True)
     kernel = copy_kernel(Bench())
