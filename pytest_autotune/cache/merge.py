@@ -84,36 +84,40 @@ def merge_run(
     dropped: Collection[Identity] = (),
     rules: MergeRules = MergeRules(),
 ) -> MergeResult:
-    """Merge the entries of a run into a cache.
+    """Return a cache with the entries of a run, and the changes against the cache before.
 
-    - A used entry is added. If the cache has an entry of the same identity, the used entry replaces it.
-    - A measured entry is added. If the cache has an entry of the same identity whose choice is still as good
-      (:func:`~.ties.keeps_entry`), the cache's entry stays to the byte. Only its versions are renewed, if the tuner's
-      library has another minor version now.
+    The result has one entry for each identity:
+
+    - If the run used an entry of the identity, the used entry replaces the cache's entry.
+    - If the run measured the identity, the best measured entry replaces the cache's entry. But if the choice of the
+      cache's entry is still as good (:func:`~.ties.keeps_entry`), this entry stays to the byte. Only its versions are
+      renewed, if the tuner's library has another minor version now.
     - A failure never replaces a used entry. It replaces a choice of the cache only if the run tried and rejected that
       choice. Otherwise the cause of the failure may be transient.
-    - The specializations of all entries with the same identity and choice are united.
-    - The cache may have other entries of a problem that the run measured. They are removed, unless they were used: they
-      belong to older code.
-    - All entries of other problems stay, unless they are to be dropped.
+    - In all other cases the cache's entry stays. It is removed if it is to be dropped, or if the run measured its
+      problem with another fingerprint: the entry belongs to older code then.
 
-    :param base: the content of the file now.
+    The specializations of all entries with the same identity and choice are united.
+
+    :param base: the cache before: the content of the file now.
     :param measured: the new measurements. If an identity has several, :func:`~.ties.rank_measurements` decides.
     :param used: the loaded entries that tuners used in place of a tuning.
     :param dropped: the identities of the entries to remove from ``base``, unless they were used or measured.
+    :param rules: options that keep more entries and more of an entry.
     """
     base_entries = {entry.identity: entry for entry in base.entries}
-    ranked_by_identity = _rank_by_identity(measured)
-    # First the entries of the identities that the run used or measured, as the merged cache has them.
+    measurements_by_identity = _rank_by_identity(measured)
+    # First the identities that the run used or measured.
     used_entries = _merge_all_used(used, base_entries, rules)
-    measured_entries = _merge_all_measured(ranked_by_identity, used_entries, base_entries, rules)
-    run_entries = _with_generations({**used_entries, **measured_entries}, base_entries)
-    # Then the entries of all other identities.
-    measured_problems = {identity.problem for identity in ranked_by_identity}
+    measured_entries = _merge_all_measured(measurements_by_identity, used_entries, base_entries, rules)
+    # An identity that was used and then measured again has the measured entry.
+    run_entries = _with_generations(used_entries | measured_entries, base_entries)
+    # Then all other identities of the cache.
+    measured_problems = {identity.problem for identity in measurements_by_identity}
     remaining_entries = _select_remaining(base_entries, run_entries, measured_problems, dropped, rules)
     entries = sorted([*run_entries.values(), *remaining_entries], key=attrgetter("sort_key"))
     cache = replace(base, entries=tuple(entries))
-    best_measurements = {identity: ranked[0].entry for identity, ranked in ranked_by_identity.items()}
+    best_measurements = {identity: ranked[0].entry for identity, ranked in measurements_by_identity.items()}
     return MergeResult(cache, compare_caches(base, cache), best_measurements)
 
 
