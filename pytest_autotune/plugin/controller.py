@@ -59,7 +59,9 @@ INTERRUPTED_S = 1
 
 @dataclass(frozen=True)
 class WrittenTestCaches:
-    """What the user reads about the caches that single tests load, after they were written.
+    """The lines of the summary about the caches that single tests load, after these caches were written.
+
+    A test loads such a cache by its marker ``autotune_cache(load=PATH)``.
 
     :param notes: lines for the summary, such as ``2 entries written to a.pb: 2 added``.
     :param errors: a line for each cache that could not be written. An error fails the run.
