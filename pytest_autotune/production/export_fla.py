@@ -47,10 +47,12 @@ class FlaExport:
 
 @dataclass
 class KernelFile:
-    """The choices of one kernel on one type of GPU.
+    """A file for FLA: the choices of one kernel on one type of GPU.
 
-    :param entries: the entries of the file by the digest of their keys. A key with several spellings has several
-        digests.
+    FLA finds a choice by the digest of a key. An entry of the cache has several digests if FLA can spell its key in
+    several ways: ``[1, "torch.float16"]`` and ``[True, "torch.float16"]``.
+
+    :param entries: digest of a key -> the choice, as FLA's file holds it.
     :param contested: digests of keys for which several kernels of this name have different choices.
     :param versions: the versions of Triton that the choices were tuned with.
     """
