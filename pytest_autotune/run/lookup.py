@@ -36,14 +36,14 @@ NO_ENTRY = "no entry"
 
 
 class Question(ABC):
-    """What an adapter asks about one problem.
+    """The question of an adapter which choice to use for a problem. An adapter makes one for each lookup.
 
-    An adapter makes a question for each lookup. It says in :meth:`offers` which choices its tuner can use, and
-    overrides each other method that its tuner has an answer for.
+    Each adapter has a class of its own. Its :meth:`offers` says which choices the tuner can use. The adapter overrides
+    the other methods as far as its tuner has an answer: the methods here answer that nothing is known.
 
     :param fingerprint: the values that must be equal for an entry to be trusted; empty if an equal key is enough.
     :param label: words about the call that are known only sometimes, for reports; never compared.
-    :param versions: of the libraries that matter to the tuner, its own first.
+    :param versions: the versions of the libraries that matter to the tuner, its own library first.
     :param may_be_renamed: the kernel's name is the name of its function, which a user may change. An entry with the
         same source, under a name that no test asks for, then belongs to the kernel.
     """
