@@ -286,9 +286,10 @@ class Choices(CallHook):
         return False
 
     def _search(self, hooked_call: HookedCall, launch: Call, tuning: Tuning) -> CallResult | CallInstead:
-        """Race the candidates. If they cannot race, return the call of the benchmark that Triton made.
+        """Search by a race of the candidates or, if they cannot race, by Triton's own benchmark.
 
-        That benchmark runs after the hook. :meth:`note` then records its result, and :meth:`note_error` its error.
+        The race runs in this method, which records its choice. Triton's benchmark runs after this method, which only
+        returns the call of it. Later :meth:`note` records the result of the benchmark, or :meth:`note_error` its error.
         """
         interpreted_lookups = None
         if launch.is_interpreted:
