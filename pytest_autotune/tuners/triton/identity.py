@@ -416,7 +416,7 @@ def _compute_list_digest(configs: Iterable[Any]) -> str:
 
 
 class Pruning(enum.Enum):
-    """What took candidates of a call away before the search.
+    """The functions of the user that removed candidates of a call before the search.
 
     The *pruner* is the user's function ``early_config_prune``. It returns a part of the candidates, or new candidates.
     The *model* is the user's function ``perf_model``. It estimates the time of each candidate that the pruner left, and
@@ -426,7 +426,7 @@ class Pruning(enum.Enum):
     NOTHING = "nothing"
     MODEL = "the model"
     PRUNER = "the pruner"
-    #: The kernel also has a model. It may have left all candidates of the pruner.
+    #: The pruner removed candidates. The kernel also has a model, which may have removed more or none.
     PRUNER_WITH_MODEL = "the pruner, in a kernel with a model"
 
 
@@ -470,7 +470,7 @@ def _list_pruned_values(autotuner: Any, configs: Sequence[Any]) -> list[Value]:
 
 
 def _find_pruning(autotuner: Any, configs: Sequence[Any], pruner_digest: str) -> Pruning:
-    """Return what took candidates away. Lists with the same candidates in another order count as equal.
+    """Return which functions removed candidates. Lists with the same candidates in another order count as equal.
 
     :param configs: the candidates that pruning left.
     :param pruner_digest: the digest of the list that the pruner left to the model.
