@@ -318,9 +318,10 @@ class _NameFollower:
             self.add_function(function)
 
     def _add_part_of_triton(self, part: Any, use: NameUse) -> None:
-        """Note the restrictions of a class, function or dtype of Triton. Only ``static_print`` runs code.
+        """Note the restrictions that follow from a class, function or dtype in Triton's own modules.
 
-        Of these parts, the hash contains only the functions that Triton's ``constexpr_function`` decorates.
+        None of them runs code of the user. ``tl.static_print`` is treated as if it did, because it prints. The hash
+        contains the functions that Triton's ``constexpr_function`` decorates, and leaves out all other parts of Triton.
         """
         if _is_static_print(part):
             self.runs_code = True
