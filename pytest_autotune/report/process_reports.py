@@ -16,7 +16,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.model import Versions
@@ -30,7 +30,6 @@ from pytest_autotune.run.process_record import ProcessRecord, decode_record, rea
 from pytest_autotune.run.request import RunRequest
 from pytest_autotune.run.result import RunResult
 from pytest_autotune.run.settle import EndedRun, InitialCaches, settle_run
-from pytest_autotune.workers.events import Event
 
 
 @dataclass(frozen=True)
@@ -197,7 +196,7 @@ def _join_collected(records: Mapping[str, ProcessRecord], suite_error: str) -> C
     :param records: path of a report -> the record of its process.
     :param suite_error: why the processes may be only a part of the suite; empty if they ran the whole suite.
     """
-    mode_events: list[Event] = []
+    mode_events: list[Any] = []
     crashed_workers: list[str] = []
     #: Outcome of a test, such as "passed" -> the number of these tests.
     test_counts: Counter[str] = Counter()
