@@ -142,6 +142,16 @@ def digests_of_run(module: ModuleType) -> list[str | None]:
     return [source and source.digest for source in sources]
 
 
+def digest_of(function: Callable[..., object]) -> str:
+    """Return the digest of the source of a function."""
+    return read_source(function, carried=False).digest
+
+
+def kernel_digest(load: Load, source: str) -> str:
+    """Return the digest of the function ``kernel`` of a module that has this text."""
+    return digest_of(load(source, "suite").kernel)
+
+
 @pytest.mark.parametrize(("run", "reached"), RUNS, ids=[run for run, _ in RUNS])
 def test_the_source_digest_covers_members_of_an_object_a_function_uses(
     load: Load, run: str, reached: list[int]
@@ -190,11 +200,11 @@ def whole(n):
 @pytest.mark.parametrize("name", ["kernel", "whole"])
 def test_the_source_digest_omits_attributes_that_the_kernel_assigns(load: Load, name: str) -> None:
     module = load(LAZY, "suite")
-    digest = read_source(getattr(module, name), carried=False).digest
+    digest = digest_of(getattr(module, name))
     module.kernel(1)
-    assert read_source(getattr(module, name), carried=False).digest == digest
+    assert digest_of(getattr(module, name)) == digest
     edited = load(LAZY.replace("return n\n", "return n + 1\n"), "suite")
-    assert read_source(getattr(edited, name), carried=False).digest != digest
+    assert digest_of(getattr(edited, name)) != digest
 
 
 def test_after_monkeypatching_a_member_its_source_digest_is_recomputed(
@@ -279,7 +289,7 @@ def kernel(n):
 
 def test_a_kernel_that_uses_a_long_chain_of_objects_has_a_source_digest(load: Load) -> None:
     module = load(LONG_CHAIN, "suite")
-    assert read_source(module.kernel, carried=False).digest
+    assert digest_of(module.kernel)
 
 
 def test_a_mock_or_library_object_adds_nothing_to_the_source_digest(load: Load) -> None:
@@ -328,9 +338,9 @@ BYSTANDERS = ["Function.forward(record, x)", "function.note(record)", "note(reco
 @pytest.mark.parametrize("edit", ["x + 1", "x + 2"])
 def test_a_name_assigned_on_another_object_hides_no_code_from_the_digest(load: Load, statement: str, edit: str) -> None:
     source = BYSTANDER.replace("ASSIGNS", statement).replace("PLACE", "layer.sub")
-    digest = read_source(load(source, "suite").kernel, carried=False).digest
+    digest = kernel_digest(load, source)
     edited = source.replace(edit, f"{edit}00")
-    assert read_source(load(edited, "suite").kernel, carried=False).digest != digest
+    assert kernel_digest(load, edited) != digest
 
 
 PLANNED = """
@@ -366,9 +376,9 @@ def make():
 
 def test_source_digests_omit_attributes_that_an_outer_method_assigns(load: Load) -> None:
     kernel = load(PLANNED.replace("RUNNER", "Runner()"), "suite").make()
-    digest = read_source(kernel, carried=False).digest
+    digest = digest_of(kernel)
     kernel(1)
-    assert read_source(kernel, carried=False).digest == digest
+    assert digest_of(kernel) == digest
 
 
 MEMBERS = """
@@ -403,8 +413,8 @@ def kernel(n):
 def test_the_source_digest_covers_arguments_of_partials_in_a_class(load: Load, used: str, old: str, new: str) -> None:
     source = MEMBERS.replace("USED", used)
     assert old in source
-    digest = read_source(load(source, "suite").kernel, carried=False).digest
-    assert read_source(load(source.replace(old, new), "suite").kernel, carried=False).digest != digest
+    digest = kernel_digest(load, source)
+    assert kernel_digest(load, source.replace(old, new)) != digest
 
 
 ENUMS = """
@@ -448,8 +458,8 @@ def make():
 )
 def test_the_source_digest_covers_code_stored_in_an_enum_member(load: Load, used: str, old: str) -> None:
     source = ENUMS.replace("USED", used)
-    digest = read_source(load(source, "suite").make(), carried=False).digest
-    assert read_source(load(source.replace(old, f"{old}0"), "suite").make(), carried=False).digest != digest
+    digest = digest_of(load(source, "suite").make())
+    assert digest_of(load(source.replace(old, f"{old}0"), "suite").make()) != digest
 
 
 DESCRIPTORS = """
@@ -481,19 +491,19 @@ def kernel(n):
 )
 def test_the_source_digest_covers_functions_in_a_descriptor(load: Load, used: str, old: str, new: str) -> None:
     source = DESCRIPTORS.replace("USED", used)
-    digest = read_source(load(source, "suite").kernel, carried=False).digest
+    digest = kernel_digest(load, source)
     edited = source.replace(old, new)
-    assert read_source(load(edited, "suite").kernel, carried=False).digest != digest
+    assert kernel_digest(load, edited) != digest
     if used == "obj.x":
         unrelated_edit = source.replace("return 4", "return 40")
-        assert read_source(load(unrelated_edit, "suite").kernel, carried=False).digest == digest
+        assert kernel_digest(load, unrelated_edit) == digest
 
 
 @pytest.mark.parametrize("place", ["layer.made", "Layer.made", "vars(layer) and layer.made"])
 def test_a_name_assigned_on_another_class_hides_no_code_from_the_digest(load: Load, place: str) -> None:
     source = BYSTANDER.replace("ASSIGNS", "type(record).made = 3").replace("PLACE", place)
-    digest = read_source(load(source, "suite").kernel, carried=False).digest
-    assert read_source(load(source.replace("x + 3", "x + 30"), "suite").kernel, carried=False).digest != digest
+    digest = kernel_digest(load, source)
+    assert kernel_digest(load, source.replace("x + 3", "x + 30")) != digest
 
 
 SINGLETON = """
@@ -514,9 +524,9 @@ def kernel(n):
 
 def test_the_source_digest_omits_a_singleton_that_the_first_call_makes(load: Load) -> None:
     module = load(SINGLETON, "suite")
-    digest = read_source(module.kernel, carried=False).digest
+    digest = digest_of(module.kernel)
     module.kernel(1)
-    assert read_source(module.kernel, carried=False).digest == digest
+    assert digest_of(module.kernel) == digest
 
 
 CALLED_BY_PYTHON = """
@@ -553,8 +563,8 @@ def test_the_source_digest_covers_setter_methods_that_an_assignment_calls(
     load: Load, used: str, edit: str, counts: bool
 ) -> None:
     source = CALLED_BY_PYTHON.replace("USED", used)
-    digest = read_source(load(source, "suite").kernel, carried=False).digest
-    edited = read_source(load(source.replace(edit, f"{edit}0"), "suite").kernel, carried=False).digest
+    digest = kernel_digest(load, source)
+    edited = kernel_digest(load, source.replace(edit, f"{edit}0"))
     assert (edited != digest) == counts
 
 
@@ -598,7 +608,7 @@ def test_after_a_change_of_an_object_its_source_digest_is_recomputed(
     assert source.used_values.still_hold()
     change(module)
     assert not source.used_values.still_hold()
-    assert read_source(module.kernel, carried=False).digest != source.digest
+    assert digest_of(module.kernel) != source.digest
 
 
 PRIVATE = """
@@ -633,11 +643,11 @@ def test_the_source_digest_covers_a_private_attribute_of_a_subclass(load: Load, 
     """A method of the base assigns ``_Base__plan``. The subclass assigns its own only in the constructor."""
     source = PRIVATE.replace("USED", used)
     module = load(source, "suite")
-    digest = read_source(module.kernel, carried=False).digest
+    digest = digest_of(module.kernel)
     module.runner.base(1)
-    assert read_source(module.kernel, carried=False).digest == digest
+    assert digest_of(module.kernel) == digest
     edited = load(source.replace("n + 2", "n + 3"), "suite")
-    assert read_source(edited.kernel, carried=False).digest != digest
+    assert digest_of(edited.kernel) != digest
 
 
 @pytest.mark.parametrize("used", ["tool.make().run(n)", "Tool.make().run(n)"])
@@ -653,8 +663,8 @@ tool = Tool()
 def kernel(n):
     return {used}
 """
-    digest = read_source(load(source, "suite").kernel, carried=False).digest
-    assert read_source(load(source.replace("n + 1", "n + 2"), "suite").kernel, carried=False).digest != digest
+    digest = kernel_digest(load, source)
+    assert kernel_digest(load, source.replace("n + 1", "n + 2")) != digest
 
 
 #: Code that stores an object in its first call.
@@ -707,11 +717,11 @@ def kernel(n):
 def test_an_object_that_the_first_call_made_is_not_in_the_source_digest(load: Load, code: str) -> None:
     source = f"import functools\nclass Plan:\n    def run(self, n):\n        return n + 1\n{code}"
     module = load(source, "suite")
-    digest = read_source(module.kernel, carried=False).digest
+    digest = digest_of(module.kernel)
     module.kernel(1)
-    assert read_source(module.kernel, carried=False).digest == digest
+    assert digest_of(module.kernel) == digest
     edited = load(source.replace("n + 1", "n + 2"), "suite")
-    assert read_source(edited.kernel, carried=False).digest != digest
+    assert digest_of(edited.kernel) != digest
 
 
 STORED_FUNCTION = """
@@ -764,10 +774,10 @@ def test_the_source_digest_covers_an_object_with_an_attribute_fn(
 ) -> None:
     """An attribute with the name of Triton's or Numba's makes no decorated kernel of an object or a class."""
     source = STORED_FUNCTION.replace("ATTRIBUTE", attribute).replace("USE", use)
-    digest = read_source(load(source, "suite").kernel, carried=False).digest
+    digest = kernel_digest(load, source)
     for number in reached:
         edited = source.replace(f" + {number}\n", f" + {number}00\n")
-        assert read_source(load(edited, "suite").kernel, carried=False).digest != digest, number
+        assert kernel_digest(load, edited) != digest, number
 
 
 FACTORY = """
@@ -807,10 +817,10 @@ def kernel(x):
 )
 def test_the_source_digest_covers_dataclass_default_factories(load: Load, factory: str, old: str, new: str) -> None:
     source = FACTORY.replace("MADE", factory)
-    digest = read_source(load(source, "suite").kernel, carried=False).digest
+    digest = kernel_digest(load, source)
     edited = source.replace(old, new)
     assert edited != source
-    assert read_source(load(edited, "suite").kernel, carried=False).digest != digest
+    assert kernel_digest(load, edited) != digest
 
 
 LIBRARY_CLASS = """
@@ -830,7 +840,7 @@ def kernel(x):
 @pytest.mark.parametrize("use", ["op.launch(x)", "op.dtype", "len(op)"])
 def test_the_source_digest_has_the_name_of_a_library_class_attribute(load: Load, use: str) -> None:
     def digest(text: str) -> str:
-        return read_source(load(source.replace("CLASS", text), "suite").kernel, carried=False).digest
+        return kernel_digest(load, source.replace("CLASS", text))
 
     source = LIBRARY_CLASS.replace("USE", use)
     assert len({digest(text) for text in ("np.float32", "np.float16", "dict", "collections.OrderedDict")}) == 4
@@ -848,7 +858,7 @@ def test_monkeypatching_a_class_attribute_changes_the_source_digest(
     assert source.used_values.still_hold()
     monkeypatch.setattr(module.Op, "dtype", module.np.float16)
     assert not source.used_values.still_hold()
-    assert read_source(module.kernel, carried=False).digest != source.digest
+    assert digest_of(module.kernel) != source.digest
 
 
 STORED_MODULE = """
@@ -897,7 +907,7 @@ def other(n):
 def test_the_source_digest_covers_functions_of_a_module_in_an_attribute(load: Load, use: str, is_whole: bool) -> None:
     def digest(module_text: str) -> str:
         load(module_text, "ops")
-        return read_source(load(STORED_MODULE.replace("USE", use), "suite").kernel, carried=False).digest
+        return kernel_digest(load, STORED_MODULE.replace("USE", use))
 
     first_digest = digest(MODULE)
     assert digest(MODULE) == first_digest
