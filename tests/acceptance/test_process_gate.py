@@ -287,7 +287,12 @@ def test_the_gate_command_fails_for_a_damaged_record_in_a_report(gate: Gate) -> 
         {"process": {"is_update": None}},
         {"process": {"is_interrupted": "no"}},
         {"process": {"on_miss": None}},
+        {"run": {"attempt": "two"}},
+        {"run": {"id": 7}},
+        {"run": {"job": None}},
+        {"run": {"unknown": ""}},
     ],
+    ids=str,
 )
 def test_gate_command_fails_for_a_report_field_of_a_wrong_type(gate: Gate, damage: dict[str, Any]) -> None:
     """A null, for example, must not become a text or false: the report would then say something else."""
@@ -306,48 +311,44 @@ def test_gate_command_fails_for_a_report_field_of_a_wrong_type(gate: Gate, damag
     assert any(line.startswith("FAILED: reports/") and "is damaged (TypeError: " in line for line in gate.lines)
 
 
-@pytest.mark.parametrize("damage", [{"attempt": "two"}, {"id": 7}, {"job": None}, {"unknown": ""}])
-def test_gate_command_fails_for_a_wrong_type_in_ci_run_fields(gate: Gate, damage: dict[str, object]) -> None:
-    gate.run_parts("test_a.py", "test_b.py")
-
-    gate.edit_report("test_b.py", lambda report: report["run"].update(damage))
-
-    assert gate.judge("--expect=2") == 1
-    assert any(line.startswith("FAILED: reports/") and "is damaged (TypeError: " in line for line in gate.lines)
-
-
-def test_the_gate_command_fails_for_a_report_with_another_run_id(gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
-    gate.run_parts("test_a.py", "test_b.py", AUTOTUNE_RUN_ID="today")
-    gate.run_parts("test_c.py", AUTOTUNE_RUN_ID="yesterday")
+@pytest.mark.parametrize(
+    ("usual_id", "other_id", "error", "judged_id", "judged_errors"),
+    [
+        (
+            "today",
+            "yesterday",
+            "is a report of CI run yesterday, not of CI run today",
+            "tomorrow",
+            [f"is a report of CI run {run_id}, not of CI run tomorrow" for run_id in ("today", "today", "yesterday")],
+        ),
+        (
+            "",
+            "2",
+            "is a report of CI run 2, but other reports are of a run without an id",
+            "2",
+            ["is a report of a run without an id, not of CI run 2"] * 2,
+        ),
+    ],
+)
+def test_the_gate_command_fails_for_a_report_with_another_run_id(
+    gate: Gate,
+    monkeypatch: pytest.MonkeyPatch,
+    usual_id: str,
+    other_id: str,
+    error: str,
+    judged_id: str,
+    judged_errors: list[str],
+) -> None:
+    """The run of the most reports is judged, unless ``AUTOTUNE_RUN_ID`` names the run. An empty id is no id."""
+    gate.run_parts("test_a.py", "test_b.py", AUTOTUNE_RUN_ID=usual_id)
+    gate.run_parts("test_c.py", AUTOTUNE_RUN_ID=other_id)
 
     assert gate.judge("--expect=3") == 1
-    name = gate.report_of("test_c.py").name
-    assert (
-        f"FAILED: reports/{name}: is a report of CI run yesterday, "
-        f"not of CI run "
-        f"today (remove old reports)" in gate.lines
-    )
-    monkeypatch.setenv("AUTOTUNE_RUN_ID", "tomorrow")
+    assert f"FAILED: reports/{gate.report_of('test_c.py').name}: {error} (remove old reports)" in gate.lines
+    monkeypatch.setenv("AUTOTUNE_RUN_ID", judged_id)
     assert gate.judge("--expect=3") == 1
-    assert len([line for line in gate.lines if line.endswith("not of CI run tomorrow (remove old reports)")]) == 3
-
-
-def test_gate_command_fails_if_only_some_reports_have_a_run_id(gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
-    gate.run_parts("test_a.py", "test_b.py")
-    gate.run_parts("test_c.py", AUTOTUNE_RUN_ID="2")
-
-    assert gate.judge("--expect=3") == 1
-    name = gate.report_of("test_c.py").name
-    assert (
-        f"FAILED: reports/{name}: is a report of CI run 2, but other "
-        f"reports are of a run "
-        f"without an id (remove old reports)" in gate.lines
-    )
-    monkeypatch.setenv("AUTOTUNE_RUN_ID", "2")
-    assert gate.judge("--expect=3") == 1
-    assert (
-        len([line for line in gate.lines if "is a report of a run without an id, not of CI run 2 (remove" in line]) == 2
-    )
+    errors = [line.partition(".json: ")[2] for line in gate.lines if line.endswith("(remove old reports)")]
+    assert sorted(errors) == [f"{judged_error} (remove old reports)" for judged_error in judged_errors]
 
 
 def test_gate_command_fails_if_the_cache_changed_between_runs(gate: Gate) -> None:
