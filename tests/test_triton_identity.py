@@ -183,7 +183,7 @@ def test_a_kernel_that_uses_very_many_functions_gets_a_note(session, monkeypatch
     assert "through_a_helper: an edit of any of 2 functions and constants" in note
 
 
-def test_closures_of_derived_heuristics_get_separate_entries(have_own_choices) -> None:
+def test_heuristics_subclasses_with_different_closures_get_two_entries(have_own_choices) -> None:
     class Derived(triton.runtime.autotuner.Heuristics):
         pass
 
@@ -199,7 +199,9 @@ def test_closures_of_derived_heuristics_get_separate_entries(have_own_choices) -
 
 
 @pytest.mark.parametrize("values", [(1, 1.0), (1, True), (0.0, -0.0)], ids=str)
-def test_closures_over_1_and_1_0_and_true_get_separate_entries(have_own_choices, values: tuple[Any, Any]) -> None:
+def test_kernels_that_close_over_1_or_1_0_or_true_get_separate_entries(
+    have_own_choices, values: tuple[Any, Any]
+) -> None:
     def make(scale: Any) -> Make:
         def tuned(bench: Any) -> Any:
             @triton.autotune(configs(), key=["n"], do_bench=bench)
@@ -215,7 +217,7 @@ def test_closures_over_1_and_1_0_and_true_get_separate_entries(have_own_choices,
     assert have_own_choices(*map(make, values), *tensors())
 
 
-def test_closures_over_two_named_tuples_get_separate_entries(have_own_choices) -> None:
+def test_kernels_that_close_over_different_named_tuples_get_two_entries(have_own_choices) -> None:
     def make(names: str) -> Make:
         sizes = namedtuple("sizes", names)(2, 3)
 
@@ -233,7 +235,7 @@ def test_closures_over_two_named_tuples_get_separate_entries(have_own_choices) -
     assert have_own_choices(make("a b"), make("b a"), *tensors())
 
 
-def test_a_kernel_with_a_perf_model_gets_a_separate_entry(have_own_choices) -> None:
+def test_a_kernel_with_and_one_without_a_perf_model_get_two_entries(have_own_choices) -> None:
     """A kernel without a performance model gets its own choice, although its source is equal."""
 
     def make(pruning: dict[str, Any] | None) -> Make:
@@ -252,7 +254,7 @@ def test_a_kernel_with_a_perf_model_gets_a_separate_entry(have_own_choices) -> N
     assert have_own_choices(make({"perf_model": smaller_first, "top_k": 2}), make(None), *tensors())
 
 
-def test_other_heuristic_values_outside_the_key_are_still_a_hit(outcome_after) -> None:
+def test_another_heuristic_value_that_is_not_in_the_key_is_still_a_hit(outcome_after) -> None:
     """Triton's own memory does the same. The order of calls decides nothing in a run that loads."""
 
     def make() -> Any:
@@ -261,7 +263,7 @@ def test_other_heuristic_values_outside_the_key_are_still_a_hit(outcome_after) -
     assert outcome_after(make(), make(), *tensors(100), arguments=tensors(99)) == "hit"
 
 
-def test_a_heuristic_that_closes_over_an_object_is_uncacheable(outcome_after) -> None:
+def test_a_kernel_whose_heuristic_closes_over_an_object_is_uncacheable(outcome_after) -> None:
     """The closure of the heuristic has an object without a stable form."""
     thing = object()
 
@@ -291,7 +293,7 @@ def make_act(scale: Any) -> Any:
 
 @pytest.mark.parametrize("scales", [(2.0, 3.0), (tl.constexpr(2.0), tl.constexpr(3.0))], ids=["numbers", "constexprs"])
 @pytest.mark.parametrize("keys", [["n", "ACT"], ["n"]], ids=["in the key", "only passed"])
-def test_function_arguments_of_one_factory_get_separate_entries(have_own_choices, scales, keys) -> None:
+def test_two_function_arguments_from_one_factory_get_separate_entries(have_own_choices, scales, keys) -> None:
     """Two functions of one factory, passed to a kernel, get their own choices. The key may name the argument or not."""
 
     def make(bench: Any) -> Any:
@@ -325,7 +327,7 @@ def with_helper(bench: Any, helper: Any) -> Any:
 
 
 @pytest.mark.parametrize("inner", [False, True], ids=["in the closure", "used by a helper there"])
-def test_a_helper_that_closes_over_an_object_is_uncacheable(session, inner: bool) -> None:  # noqa: F811
+def test_a_kernel_whose_helper_closes_over_an_object_is_uncacheable(session, inner: bool) -> None:  # noqa: F811
     """The closure of a kernel's helper, or of a helper of that helper, has an object without a stable form."""
     helper = make_act(object())
     if inner:
@@ -362,7 +364,7 @@ def with_hooks(*hooks: Any, best: int = 0) -> Any:
 
 
 @pytest.mark.parametrize("best", [0, 1])
-def test_a_hit_tells_candidates_apart_by_the_recorded_pre_hook(session, best: int) -> None:  # noqa: F811
+def test_of_candidates_that_differ_in_pre_hook_a_hit_uses_the_recorded(session, best: int) -> None:  # noqa: F811
     """A hit gives the kernel the candidate with the recorded pre_hook."""
     recorded = session(is_dumping=True)
     run(with_hooks(hook_one, hook_two, best=best), *tensors())
@@ -374,7 +376,7 @@ def test_a_hit_tells_candidates_apart_by_the_recorded_pre_hook(session, best: in
     assert kernel.best_config is kernel.configs[best]
 
 
-def test_two_candidates_that_look_equal_are_uncacheable(session) -> None:  # noqa: F811
+def test_a_kernel_with_two_indistinguishable_candidates_is_uncacheable(session) -> None:  # noqa: F811
     def hook(thing: Any) -> Any:
         return lambda arguments: arguments.update(thing=thing)
 
@@ -384,7 +386,7 @@ def test_two_candidates_that_look_equal_are_uncacheable(session) -> None:  # noq
     assert [lookup.outcome.value for lookup in first.lookups] == ["uncacheable"]
 
 
-def test_another_pre_hook_of_a_candidate_makes_the_entry_stale(outcome_after) -> None:
+def test_replacing_the_pre_hook_of_a_candidate_makes_the_entry_stale(outcome_after) -> None:
     first, second = with_hooks(hook_one, None), with_hooks(hook_two, None)
 
     assert outcome_after(first, second, *tensors()) == "stale"
@@ -399,7 +401,7 @@ class Hook:
         arguments.update(value=self.value, other=self.other)
 
 
-def test_another_state_of_a_pre_hook_object_is_still_a_hit(outcome_after) -> None:
+def test_a_pre_hook_object_with_other_attribute_values_is_still_a_hit(outcome_after) -> None:
     """Two hook objects of one class with different values give the same search fingerprint."""
 
     def hooked(value: int) -> Any:
@@ -421,7 +423,12 @@ def descriptor(dtype: Any) -> Any:
     ],
     ids=["descriptor", "tuple", "nested"],
 )
-def test_the_key_has_dtypes_of_tuple_items_and_descriptors(session, have_own_choices, argument: Any, name: str) -> None:  # noqa: F811
+def test_the_problem_key_has_the_dtypes_of_tuple_items_and_descriptors(
+    session,  # noqa: F811
+    have_own_choices,
+    argument: Any,
+    name: str,
+) -> None:
     first, second = ((argument(dtype), None, 16) for dtype in (torch.float32, torch.float16))
 
     assert have_own_choices(empty, empty, *first, arguments=second)
@@ -439,7 +446,7 @@ def test_triton_and_torch_dtypes_are_different_key_values(have_own_choices, wrap
     assert have_own_choices(with_function, with_function, *first, arguments=second)
 
 
-def test_a_changed_enum_value_in_the_key_makes_the_entry_stale(outcome_after) -> None:
+def test_changing_the_value_of_an_enum_in_the_key_makes_the_entry_stale(outcome_after) -> None:
     def mode(fast: int) -> Any:
         return enum.Enum("Mode", {"FAST": fast}).FAST  # type: ignore[attr-defined]
 
@@ -463,7 +470,7 @@ def test_an_intenum_member_and_its_number_share_an_entry(outcome_after) -> None:
     assert outcome_after(with_function(bench()), with_function(bench()), *member, arguments=number) == "hit"
 
 
-def test_a_changed_enum_in_a_candidate_makes_the_entry_stale(outcome_after) -> None:
+def test_changing_the_value_of_an_enum_in_a_candidate_makes_it_stale(outcome_after) -> None:
     def make(fast: int) -> Any:
         mode = enum.Enum("Mode", {"FAST": fast}).FAST  # type: ignore[attr-defined]
         return empty(bench(), [triton.Config({"BLOCK": block, "OTHER": mode}) for block in CONFIGS])
@@ -488,7 +495,7 @@ def test_a_hit_distinguishes_torch_and_triton_float16_candidates(session) -> Non
 
 
 @pytest.mark.parametrize("option", ["noinline", "do_not_specialize", "do_not_specialize_on_alignment", "debug"])
-def test_another_option_of_triton_jit_makes_the_entry_stale(outcome_after, option: str) -> None:
+def test_changing_an_option_of_triton_jit_makes_the_entry_stale(outcome_after, option: str) -> None:
     """An option of triton.jit that changes the compiled code makes an entry stale."""
 
     def make(**options: Any) -> Any:
@@ -502,7 +509,7 @@ def test_another_option_of_triton_jit_makes_the_entry_stale(outcome_after, optio
     assert outcome_after(make(), make(**{option: value}), *tensors()) == "stale"
 
 
-def test_a_changed_computed_default_makes_the_entry_stale(outcome_after) -> None:
+def test_changing_a_parameter_default_of_a_kernel_makes_the_entry_stale(outcome_after) -> None:
     def make(width: int) -> Any:
         @triton.autotune(configs(), key=["n"], do_bench=bench())
         @triton.jit
@@ -515,7 +522,7 @@ def test_a_changed_computed_default_makes_the_entry_stale(outcome_after) -> None
     assert outcome_after(make(1), make(2), *tensors()) == "stale"
 
 
-def test_compile_settings_of_triton_are_in_the_fingerprint(monkeypatch) -> None:
+def test_an_entry_records_triton_settings_that_change_the_compiled_code(monkeypatch) -> None:
     """Environment variables and knobs count if they change the compiled code.
 
     Variables that only print do not count.
@@ -534,7 +541,7 @@ def test_compile_settings_of_triton_are_in_the_fingerprint(monkeypatch) -> None:
     assert list(identity.list_settings(None)) == [Value("settings", settings, "settings")]
 
 
-def test_the_key_of_a_compiler_stage_hook_is_in_the_fingerprint(monkeypatch) -> None:
+def test_an_entry_records_the_key_of_a_hook_on_triton_compiler_stages(monkeypatch) -> None:
     """Triton's add_stages_inspection_hook returns a key, which belongs to the settings."""
     from pytest_autotune.tuners.triton import identity
 
@@ -572,7 +579,7 @@ class Act:
     [functools.partial(add_one), Functions(1).method, Act(), Functions(add_one), {"act": add_one}],
     ids=["partial", "method", "callable object", "dataclass", "dict"],
 )
-def test_a_partial_method_or_callable_argument_is_uncacheable(outcome_after, argument: Any) -> None:
+def test_a_partial_a_method_or_an_object_as_argument_is_uncacheable(outcome_after, argument: Any) -> None:
     """Triton compiles the code of such an argument, and the source does not name it."""
     assert outcome_after(empty(bench()), empty(bench()), *tensors(), argument) == "uncacheable"
 
@@ -582,14 +589,14 @@ class LargeSeed(enum.IntEnum):
     ODD = 2**60 + 1
 
 
-def test_large_intenum_members_are_different_key_values() -> None:
+def test_two_large_intenum_members_are_different_key_values() -> None:
     """A float holds both numbers as the same."""
     values = [encode_key_value("seed", seed).value for seed in LargeSeed]
 
     assert values == [2**60, 2**60 + 1]
 
 
-def test_the_key_has_dtypes_of_items_of_a_named_tuple_argument() -> None:
+def test_the_problem_key_has_the_dtypes_of_items_of_a_named_tuple() -> None:
     settings = namedtuple("settings", ["dtype", "bias"])
     keys = []
     for dtype in (torch.float16, torch.float32):
@@ -608,7 +615,7 @@ class DtypeAndFunction:
     activation: Callable[..., Any]
 
 
-def test_the_key_has_a_whole_dataclass_argument_with_a_dtype() -> None:
+def test_the_problem_key_has_a_whole_dataclass_argument_with_a_dtype() -> None:
     argument = DtypeAndFunction(torch.float16, empty)
     names = [name for name, _ in _list_compiled_properties("x", argument, is_in_key=False)]
 

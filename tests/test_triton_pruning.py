@@ -37,7 +37,7 @@ def at_most_n(configs: Any, named: Any, **kwargs: Any) -> Any:
         yield triton.Config({"BLOCK": min(config.kwargs["BLOCK"], named["n"])}, num_warps=config.num_warps)
 
 
-def test_a_choice_among_candidates_a_pruner_made_is_a_hit(session) -> None:
+def test_a_choice_among_candidates_that_the_pruner_creates_is_a_hit(session) -> None:
     """The pruner is a generator that makes new candidates at each call."""
     first = session(is_dumping=True)
     assert call(kernel(at_most_n), 32) == 32
@@ -47,7 +47,7 @@ def test_a_choice_among_candidates_a_pruner_made_is_a_hit(session) -> None:
     assert loaded.outcomes == ["hit"]
 
 
-def test_an_entry_is_stale_if_the_pruner_makes_other_candidates(session) -> None:
+def test_an_entry_is_stale_if_the_pruner_now_creates_other_candidates(session) -> None:
     """The pruner makes as many candidates for another size, but different ones. The entry is stale."""
     first = session(is_dumping=True)
     call(kernel(at_most_n), 32)
@@ -57,7 +57,7 @@ def test_an_entry_is_stale_if_the_pruner_makes_other_candidates(session) -> None
     assert loaded.outcomes == ["stale"]
 
 
-def test_an_entry_is_stale_if_the_pruner_adds_a_candidate(session) -> None:
+def test_an_entry_is_stale_if_the_pruner_now_adds_a_candidate(session) -> None:
     """The recorded choice is among the candidates, but the new ones were not measured.
 
     Both entries are hits afterwards.
@@ -101,7 +101,7 @@ def halved_if_odd(configs: Any, named: Any, **kwargs: Any) -> Any:
 
 
 @pytest.mark.parametrize("order", [(100, 101), (101, 100), (100,), (101,)])
-def test_choices_of_an_editing_pruner_ignore_the_test_order(session, order) -> None:
+def test_the_choice_of_a_pruner_that_edits_configs_ignores_the_test_order(session, order) -> None:
     """The pruner changes the candidates in place. Every test gets the same choice in any order of tests."""
 
     def choices(run: Any, numbers: tuple[int, ...]) -> list[int]:
@@ -143,7 +143,7 @@ def test_pruned_choices_do_not_depend_on_the_order_of_tests(session, order) -> N
         assert alone.outcomes == ["hit"]
 
 
-def test_a_choice_is_kept_after_the_pruner_ran_for_another_call(session) -> None:
+def test_a_kernel_keeps_its_choice_after_the_pruner_ran_for_another_call(session) -> None:
     """The pruner changes a candidate in place for a second call. The first call keeps its choice."""
     session(is_dumping=True)
     autotuner = kernel(halved_if_odd, key=("n",))
@@ -173,7 +173,7 @@ def test_a_list_shortened_by_a_pruner_is_restored_after_the_call(session) -> Non
         call(kernel(fails))
 
 
-def test_two_prunings_before_a_perf_model_get_two_entries(session) -> None:
+def test_calls_whose_pruner_keeps_different_candidates_get_two_entries(session) -> None:
     """Two calls leave different candidates to the performance model. Each call has its own entry and is a hit."""
 
     def one_warp_for_few(configs: Any, named: Any, **kwargs: Any) -> Any:
@@ -197,7 +197,7 @@ def test_two_prunings_before_a_perf_model_get_two_entries(session) -> None:
     assert loaded.outcomes == ["hit", "hit"]
 
 
-def test_a_pruner_that_leaves_no_candidate_raises_a_triton_error(session) -> None:
+def test_a_pruner_that_removes_all_candidates_raises_the_error_of_triton(session) -> None:
     """There is no lookup and no note."""
     first = session(is_dumping=True)
 
@@ -249,7 +249,7 @@ class DictConfig(triton.Config, dict):  # type: ignore[type-arg]
 
 
 @pytest.mark.parametrize("config_class", [SlotConfig, DictConfig])
-def test_changes_of_a_pruner_to_derived_configs_are_undone(session, config_class) -> None:
+def test_changes_by_a_pruner_to_config_subclass_objects_are_undone(session, config_class) -> None:
     """The candidates keep all their attributes, and lose the pruner's changes after the launch."""
     seen = []
 
@@ -277,7 +277,7 @@ def test_changes_of_a_pruner_to_derived_configs_are_undone(session, config_class
     assert first.run.notes == []
 
 
-def test_changes_of_a_pruner_stay_in_an_ignored_kernel(session) -> None:
+def test_changes_by_a_pruner_to_the_configs_of_an_ignored_kernel_stay(session) -> None:
     """The pruner's changes stay in the kernel's list, as without the plugin."""
     session(is_dumping=True, ignore=("triton:*.copy",))
     autotuner = kernel(halved_if_odd, key=("n",))
@@ -286,7 +286,7 @@ def test_changes_of_a_pruner_stay_in_an_ignored_kernel(session) -> None:
     assert [config.kwargs["BLOCK"] for config in autotuner.configs] == [8, 16, 32]
 
 
-def test_after_a_plugin_error_candidates_of_the_pruner_are_used(session, monkeypatch) -> None:
+def test_after_an_error_in_the_plugin_the_pruned_candidates_are_used(session, monkeypatch) -> None:
     """The launch gets the candidates that it would get without the plugin."""
 
     def broken(config: Any) -> Any:
@@ -299,7 +299,7 @@ def test_after_a_plugin_error_candidates_of_the_pruner_are_used(session, monkeyp
     assert ["an error of our own" in note for note in first.run.notes] == [True]
 
 
-def test_a_pruner_gets_a_tuple_if_the_configs_are_a_tuple(session) -> None:
+def test_a_pruner_gets_a_tuple_if_the_configs_of_the_kernel_are_a_tuple(session) -> None:
     """A kernel's candidates may be a tuple, which no pruner can shorten."""
     first = session(is_dumping=True)
     autotuner = kernel(lambda configs, named, **kwargs: configs[1:] if configs is listed else [])
@@ -310,7 +310,7 @@ def test_a_pruner_gets_a_tuple_if_the_configs_are_a_tuple(session) -> None:
     assert first.run.notes == []
 
 
-def test_new_candidates_of_a_pruner_keep_their_changed_kwargs(session) -> None:
+def test_candidates_that_a_pruner_creates_keep_their_changed_kwargs(session) -> None:
     """The new candidates keep the change when the kernel's candidates lose it."""
 
     def halved_anew(configs: Any, named: Any, **kwargs: Any) -> Any:
@@ -325,7 +325,7 @@ def test_new_candidates_of_a_pruner_keep_their_changed_kwargs(session) -> None:
     assert [config.kwargs["BLOCK"] for config in autotuner.configs] == [16, 32, 64]
 
 
-def test_a_pruner_that_changes_true_to_1_is_undone(session) -> None:
+def test_a_pruner_change_of_a_config_value_from_true_to_1_is_undone(session) -> None:
     """A digest holds the type of a value, so ``1`` in place of ``True`` is a change."""
 
     def retyped(configs: Any, named: Any, **kwargs: Any) -> Any:

@@ -39,7 +39,7 @@ def elapsed():
     return lambda: time.monotonic() - started
 
 
-def test_a_hanging_worker_costs_a_tuning_only_one_time_out(tmp_path: Path, elapsed) -> None:
+def test_a_tuning_waits_for_a_hanging_worker_only_one_time_out_in_all(tmp_path: Path, elapsed) -> None:
     other = worker(tmp_path, 1)
     with other.claim(Identity(problem(), ()).digest, CountingHelper()), ExitStack() as locks:
         locks.enter_context(other.measuring())
@@ -59,7 +59,7 @@ def test_a_hanging_worker_costs_a_tuning_only_one_time_out(tmp_path: Path, elaps
     assert 0.35 < elapsed() < 2
 
 
-def test_compile_threads_of_a_tuning_share_one_time_out(tmp_path: Path, elapsed) -> None:
+def test_compile_threads_of_a_tuning_wait_only_one_time_out_together(tmp_path: Path, elapsed) -> None:
     other, waiting = worker(tmp_path, 9), worker(tmp_path, 0.4)
     compile_one_after_the_other = ThreadPoolExecutor(1)
 
@@ -77,7 +77,7 @@ def test_compile_threads_of_a_tuning_share_one_time_out(tmp_path: Path, elapsed)
     assert 0.35 < elapsed() < 2
 
 
-def test_four_waiting_workers_continue_when_the_result_is_logged(tmp_path: Path) -> None:
+def test_four_waiting_workers_continue_at_once_when_a_result_is_logged(tmp_path: Path) -> None:
     end_times: list[float] = []
     ready = threading.Barrier(5)
 
@@ -105,7 +105,7 @@ def test_four_waiting_workers_continue_when_the_result_is_logged(tmp_path: Path)
     assert max(end_times) - published < 0.25
 
 
-def test_a_child_forked_inside_a_tuning_waits_for_no_claim(tmp_path: Path, elapsed) -> None:
+def test_a_child_forked_inside_a_tuning_does_not_wait_for_its_parent(tmp_path: Path, elapsed) -> None:
     parent = worker(tmp_path, 20)
 
     with parent.claim(Identity(problem(), ()).digest, CountingHelper()), parent.compiling("k", wait=True):
@@ -122,7 +122,7 @@ def test_a_child_forked_inside_a_tuning_waits_for_no_claim(tmp_path: Path, elaps
     assert elapsed() < 10
 
 
-def test_a_child_forked_after_a_tuning_gets_results_of_workers(tmp_path: Path) -> None:
+def test_a_child_forked_after_a_tuning_gets_results_of_other_workers(tmp_path: Path) -> None:
     parent, other = worker(tmp_path, 20), worker(tmp_path, 20)
     with parent.claim(Identity(problem(1), ()).digest, CountingHelper()):
         pass

@@ -163,7 +163,7 @@ def convert(*arguments: object) -> subprocess.CompletedProcess[str]:
 
 
 @new_format
-def test_xla_itself_hits_every_loaded_entry(run: Callable[..., XlaRun], tmp_path: Path) -> None:
+def test_xla_counts_a_hit_for_every_entry_that_the_plugin_loaded(run: Callable[..., XlaRun], tmp_path: Path) -> None:
     xla_run = run(cache(tmp_path / "cache.textproto", [new_entry(hlo) for hlo in (*REDUCTIONS, DOT, "0" * 32)]))
 
     assert (xla_run.hits, xla_run.misses) == (4, 0)
@@ -171,14 +171,14 @@ def test_xla_itself_hits_every_loaded_entry(run: Callable[..., XlaRun], tmp_path
 
 
 @new_format
-def test_xla_itself_misses_a_fusion_without_an_entry(run: Callable[..., XlaRun], tmp_path: Path) -> None:
+def test_xla_counts_a_miss_for_a_fusion_without_an_entry(run: Callable[..., XlaRun], tmp_path: Path) -> None:
     xla_run = run(cache(tmp_path / "cache.textproto", [new_entry(hlo) for hlo in REDUCTIONS]))
 
     assert (xla_run.hits, xla_run.misses) == (3, 1)
 
 
 @new_format
-def test_xla_itself_misses_entries_of_another_backend_version(run: Callable[..., XlaRun], tmp_path: Path) -> None:
+def test_xla_counts_misses_for_entries_of_another_backend_version(run: Callable[..., XlaRun], tmp_path: Path) -> None:
     stale = [new_entry(hlo, codegen="deadbeefdeadbeef", version="old") for hlo in (*REDUCTIONS, DOT)]
 
     xla_run = run(cache(tmp_path / "cache.textproto", stale))
@@ -188,7 +188,7 @@ def test_xla_itself_misses_entries_of_another_backend_version(run: Callable[...,
 
 
 @new_format
-def test_xla_itself_hits_entries_of_another_codegen_version(run: Callable[..., XlaRun], tmp_path: Path) -> None:
+def test_xla_counts_hits_for_entries_of_another_codegen_version(run: Callable[..., XlaRun], tmp_path: Path) -> None:
     """The backend's version is equal. XLA counts hits, but no strict hits."""
     xla_run = run(
         cache(tmp_path / "cache.pb", [new_entry(hlo, codegen="deadbeefdeadbeef") for hlo in (*REDUCTIONS, DOT)])
@@ -199,7 +199,7 @@ def test_xla_itself_hits_entries_of_another_codegen_version(run: Callable[..., X
 
 
 @new_format
-def test_xla_uses_the_entry_of_the_last_loaded_cache(run: Callable[..., XlaRun], tmp_path: Path) -> None:
+def test_of_two_loaded_caches_xla_uses_the_entries_of_the_last(run: Callable[..., XlaRun], tmp_path: Path) -> None:
     """The first cache has stale entries for the same fusions. XLA uses the entries of the second cache."""
     stale = [new_entry(hlo, codegen="deadbeefdeadbeef", version="old") for hlo in (*REDUCTIONS, DOT)]
     current = [new_entry(hlo) for hlo in (*REDUCTIONS, DOT)]
@@ -233,7 +233,9 @@ def test_xla_with_the_legacy_flag_hits_legacy_entries(run: Callable[..., XlaRun]
 
 @new_format
 @pytest.mark.parametrize("name", ["results.pb", "results.textproto"])
-def test_xla_loads_a_converted_cache_by_its_own_flag(run: Callable[..., XlaRun], tmp_path: Path, name: str) -> None:
+def test_a_cache_converted_for_xla_is_loaded_by_a_flag_of_xla(
+    run: Callable[..., XlaRun], tmp_path: Path, name: str
+) -> None:
     entries = [new_entry(hlo) for hlo in (*REDUCTIONS, DOT)]
     cache(tmp_path / "cache.textproto", entries)
     assert convert(tmp_path / "cache.textproto", tmp_path / name, "--to=xla").returncode == 0

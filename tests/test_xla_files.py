@@ -54,7 +54,7 @@ def test_converting_xla_files_there_and_back_keeps_every_byte(name: str, tmp_pat
         assert back.read_bytes() == again.read_bytes() == (DATA / name).read_bytes()
 
 
-def test_fields_of_a_newer_xla_are_kept_only_in_binary_files() -> None:
+def test_unknown_fields_of_a_newer_xla_are_kept_only_in_binary_files() -> None:
     """A text file cannot hold unknown fields, so writing it is an error."""
     newer = XlaEntry(XlaLayout.NEW, new_entry().raw + b"\xea\x04\x05newer")
 
@@ -63,7 +63,7 @@ def test_fields_of_a_newer_xla_are_kept_only_in_binary_files() -> None:
         files.write([newer], XlaLayout.NEW, True)
 
 
-def test_an_xla_entry_with_dots_in_its_name_stays_in_the_folder(tmp_path: Path) -> None:
+def test_an_xla_entry_with_dots_in_its_name_is_written_to_no_other_folder(tmp_path: Path) -> None:
     """The hash of an HLO or the name of a device may contain `..`."""
     folder = tmp_path / "entries"
     folder.mkdir()
@@ -73,7 +73,7 @@ def test_an_xla_entry_with_dots_in_its_name_stays_in_the_folder(tmp_path: Path) 
     assert list(tmp_path.rglob("*")) == [folder]
 
 
-def test_xla_bytes_of_another_problem_raise_a_cache_error() -> None:
+def test_an_entry_with_xla_bytes_of_another_problem_raises_a_cache_error() -> None:
     ours = entries.to_entry(new_entry("a" * 32), H200)
     other = entries.to_entry(new_entry("b" * 32), H200)
 
@@ -157,7 +157,7 @@ def test_a_legacy_xla_log_is_empty_and_a_cut_off_one_an_error() -> None:
         ("no HLO at all", ""),
     ],
 )
-def test_hlo_text_is_described_by_its_ops_and_shapes(text: str, summary: str) -> None:
+def test_an_xla_fusion_is_described_by_its_operations_and_shapes(text: str, summary: str) -> None:
     assert entries.describe_hlo(text) == summary
 
 
@@ -181,7 +181,7 @@ def convert(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[...,
     return convert
 
 
-def test_convert_counts_the_written_and_the_omitted_entries(
+def test_convert_command_counts_the_written_and_the_omitted_entries(
     convert: Callable[..., tuple[int, str, str]], tmp_path: Path
 ) -> None:
     ours = [entries.to_entry(entry, H200) for entry in (new_entry(), *legacy_entries())]
@@ -193,7 +193,7 @@ def test_convert_counts_the_written_and_the_omitted_entries(
 
 
 @pytest.mark.parametrize("name", ["out.txt", "out.pb"])
-def test_convert_refuses_to_overwrite_other_xla_results(
+def test_convert_command_refuses_to_overwrite_other_xla_results(
     convert: Callable[..., tuple[int, str, str]], tmp_path: Path, name: str
 ) -> None:
     """A file whose results are all in the cache is replaced, also by other choices."""
@@ -212,7 +212,7 @@ def test_convert_refuses_to_overwrite_other_xla_results(
     assert (tmp_path / name).read_bytes() == before
 
 
-def test_convert_accepts_a_device_name_with_a_comma(
+def test_convert_command_accepts_a_device_name_with_a_comma(
     convert: Callable[..., tuple[int, str, str]], tmp_path: Path
 ) -> None:
     (tmp_path / "new.pb").write_bytes(files.write((new_entry(),), XlaLayout.NEW, False))
@@ -258,7 +258,7 @@ def bad_inputs() -> list[tuple[tuple[str, ...], str]]:
 @pytest.mark.parametrize(
     ("arguments", "message"), bad_inputs(), ids=[" ".join(arguments_of_case) for arguments_of_case, _ in bad_inputs()]
 )
-def test_convert_exits_with_4_and_one_line_for_an_invalid_input(
+def test_convert_command_exits_with_4_and_one_line_for_invalid_input(
     convert: Callable[..., tuple[int, str, str]], tmp_path: Path, arguments: tuple[str, ...], message: str
 ) -> None:
     ours = [entries.to_entry(entry, H200) for entry in (new_entry(), *legacy_entries())]

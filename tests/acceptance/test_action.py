@@ -131,7 +131,7 @@ class Job:
         )
 
 
-def test_the_action_gates_each_pytest_process_separately(tmp_path: Path) -> None:
+def test_the_github_action_checks_each_pytest_process_for_misses(tmp_path: Path) -> None:
     job = Job(tmp_path)
     test = {"OPTIONS": "--autotune-max-misses=0", "NAME": "1"}
 
@@ -146,7 +146,7 @@ def test_the_action_gates_each_pytest_process_separately(tmp_path: Path) -> None
     assert "test_b.py" not in printed
 
 
-def test_the_action_updates_its_single_pull_request_comment(tmp_path: Path, comments: Comments) -> None:
+def test_the_github_action_edits_its_single_pull_request_comment(tmp_path: Path, comments: Comments) -> None:
     job = Job(tmp_path)
     base = job.github.run("git rev-parse HEAD", job.checkout).strip()
     assert "no comment: the cache does not change" in job.comment(comments, base)
@@ -166,7 +166,7 @@ def test_the_action_updates_its_single_pull_request_comment(tmp_path: Path, comm
     assert "no difference" in last
 
 
-def test_the_action_prints_a_notice_if_it_may_not_comment(tmp_path: Path, comments: Comments) -> None:
+def test_the_github_action_prints_a_notice_if_it_may_not_comment(tmp_path: Path, comments: Comments) -> None:
     job = Job(tmp_path)
     base = job.github.run("git rev-parse HEAD", job.checkout).strip()
     job.write("c")

@@ -87,7 +87,9 @@ LOADS = [
 
 
 @pytest.mark.parametrize(("make", "message"), LOADS)
-def test_an_unreadable_load_path_is_a_usage_error(bad: Suite, make: Callable[[Path], str], message: str) -> None:
+def test_loading_a_cache_from_an_unreadable_path_is_a_usage_error(
+    bad: Suite, make: Callable[[Path], str], message: str
+) -> None:
     name = make(bad.folder)
 
     line = refused(bad, bad.run(f"--autotune-load={name}"))
@@ -158,7 +160,9 @@ WAYS_BACK = [
 
 
 @pytest.mark.parametrize(("args", "where"), WAYS_BACK, ids=["dump", "update", "ini", "report"])
-def test_a_path_through_a_missing_folder_is_a_usage_error(bad: Suite, args: list[str], where: str) -> None:
+def test_a_cache_or_report_path_through_a_missing_folder_is_a_usage_error(
+    bad: Suite, args: list[str], where: str
+) -> None:
     (bad.folder / "cache.textproto").write_text(WHOLE)
 
     assert refused(bad, bad.run(*args)).endswith(f"{where}cannot be read: there is no folder build")
@@ -175,7 +179,7 @@ def test_a_dump_that_tuned_nothing_writes_no_file(serial_suite: Suite, section, 
     assert not serial_suite.cache.exists()
 
 
-def test_an_exception_whose_str_raises_fails_only_its_test(suite: Suite) -> None:
+def test_in_a_dump_an_exception_whose_str_raises_fails_only_its_own_test(suite: Suite) -> None:
     suite.write(
         test_bad="""
         class Wordless(Exception):
@@ -266,7 +270,7 @@ def in_the_way(bad: Suite) -> Suite:
 @pytest.mark.parametrize(
     ("args", "message"), BAD_OPTIONS, ids=lambda value: " ".join(value) if type(value) is list else ""
 )
-def test_an_invalid_option_is_a_usage_error(in_the_way: Suite, args: list[str], message: str) -> None:
+def test_an_invalid_option_of_the_plugin_is_a_usage_error(in_the_way: Suite, args: list[str], message: str) -> None:
     pytest.LineMatcher([refused(in_the_way, in_the_way.run(*args))]).fnmatch_lines([message])
 
 
@@ -278,7 +282,7 @@ def test_an_ini_only_setting_used_as_an_option_is_a_usage_error(bad: Suite, flag
 
 
 @pytest.mark.parametrize(("ini", "message"), INI)
-def test_an_invalid_ini_value_is_a_usage_error(in_the_way: Suite, ini: str, message: str) -> None:
+def test_an_invalid_ini_value_of_the_plugin_is_a_usage_error(in_the_way: Suite, ini: str, message: str) -> None:
     in_the_way.pytester.makeini(f"[pytest]\n{ini}\n")
 
     pytest.LineMatcher([refused(in_the_way, in_the_way.run())]).fnmatch_lines([message])
@@ -295,7 +299,7 @@ NATIVE = [
 
 @pytest.mark.skipif(pytest.version_tuple < (9,), reason="native TOML came with pytest 9")
 @pytest.mark.parametrize("line", NATIVE)
-def test_a_toml_value_of_the_wrong_type_is_a_usage_error(bad: Suite, line: str) -> None:
+def test_an_ini_value_of_a_wrong_toml_type_is_a_usage_error(bad: Suite, line: str) -> None:
     if sys.version_info < (3, 11):
         pytest.importorskip("tomli")
     (bad.folder / "pytest.toml").write_text(f"[pytest]\n{line}\n")
@@ -304,7 +308,7 @@ def test_a_toml_value_of_the_wrong_type_is_a_usage_error(bad: Suite, line: str) 
 
 
 @pytest.mark.parametrize("flag", ["--help", "--version"])
-def test_help_and_version_work_with_invalid_ini_values(bad: Suite, flag: str) -> None:
+def test_pytest_help_and_version_work_with_invalid_ini_values(bad: Suite, flag: str) -> None:
     bad.pytester.makeini("[pytest]\nautotune_max_misses = many\nautotune_load = none.pb\n")
 
     assert bad.run(flag).ret == 0
@@ -336,7 +340,7 @@ def test_empty_load_and_dump_options_switch_the_ini_paths_off(serial_suite: Suit
     result.stdout.no_fnmatch_line("*autotune*")
 
 
-def test_ini_paths_start_at_the_ini_file_option_paths_at_the_cwd(
+def test_paths_in_the_ini_are_relative_to_it_and_option_paths_to_the_cwd(
     serial_suite: Suite, monkeypatch: pytest.MonkeyPatch, section
 ) -> None:
     """A path of the ini file starts at the ini file. A path of the command line starts at the invocation folder."""
@@ -356,7 +360,9 @@ def test_ini_paths_start_at_the_ini_file_option_paths_at_the_cwd(
     assert (below / "new.textproto").exists()
 
 
-def test_a_missing_ini_path_is_shown_relative_to_the_cwd(bad: Suite, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_cache_named_in_the_ini_is_shown_relative_to_the_cwd(
+    bad: Suite, monkeypatch: pytest.MonkeyPatch
+) -> None:
     bad.pytester.makeini("[pytest]\nautotune_load = caches/none.pb\n")
     below = bad.folder / "below"
     below.mkdir()
@@ -376,7 +382,7 @@ def test_an_ini_list_of_caches_is_split_at_spaces_and_newlines(serial_suite: Sui
         assert section(serial_suite.run()) == ["4 hits"]
 
 
-def test_a_report_overwrites_no_cache_and_cannot_be_loaded(serial_suite: Suite) -> None:
+def test_a_report_overwrites_no_cache_and_cannot_be_loaded_as_a_cache(serial_suite: Suite) -> None:
     serial_suite.write().run("--autotune-dump=c.json", "--autotune-report=r.json")
     cache = serial_suite.folder / "c.json"
     before = cache.read_bytes()
@@ -410,7 +416,7 @@ BROKEN = {
 }
 
 
-def test_an_unreadable_cache_of_a_marker_fails_only_its_test(suite: Suite) -> None:
+def test_an_unreadable_cache_that_a_marker_names_fails_only_that_test(suite: Suite) -> None:
     tests = suite.folder / "tests"
     tests.mkdir()
     text = "import pytest\n"

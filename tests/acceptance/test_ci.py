@@ -35,13 +35,13 @@ def annotations(result: pytest.RunResult) -> list[str]:
     return [line for line in result.outlines if line.startswith("::")]
 
 
-def test_a_miss_within_the_limit_is_a_warning_annotation(serial_outdated: Suite) -> None:
+def test_a_miss_within_the_allowed_limit_is_a_github_warning_annotation(serial_outdated: Suite) -> None:
     for verbosity in ("-q", "-v"):
         (line,) = annotations(serial_outdated.load("--autotune-max-misses=1", verbosity, **GITHUB))
         assert line.startswith("::warning file=tests/test_op.py,line=5,")
 
 
-def test_annotation_paths_are_relative_to_the_repository_root(serial_outdated: Suite) -> None:
+def test_github_annotation_paths_are_relative_to_the_repository_root(serial_outdated: Suite) -> None:
     folder = serial_outdated.folder
     (line,) = annotations(serial_outdated.load(**GITHUB, GITHUB_WORKSPACE=str(folder.parent)))
     assert line.startswith(f"::warning file={folder.name}/tests/test_op.py,line=5,")
@@ -55,7 +55,7 @@ def test_annotation_paths_are_relative_to_the_repository_root(serial_outdated: S
         ([], {"GITHUB_ACTIONS": "false"}),
     ],
 )
-def test_a_run_outside_ci_writes_no_annotations(
+def test_a_run_outside_github_actions_writes_no_annotations(
     serial_outdated: Suite, args: list[str], environment: dict[str, str]
 ) -> None:
     """The setting autotune_ci=off has the same effect on a CI system."""
@@ -66,7 +66,7 @@ def test_a_run_outside_ci_writes_no_annotations(
     assert not step_summary.exists()
 
 
-def test_without_options_no_github_step_summary_is_written(serial_suite: Suite) -> None:
+def test_a_run_without_plugin_options_writes_no_github_step_summary(serial_suite: Suite) -> None:
     step_summary = serial_suite.folder / "step.md"
     serial_suite.write(test_plain="def test_plain(): pass").run(**GITHUB, GITHUB_STEP_SUMMARY=str(step_summary))
     assert not step_summary.exists()
@@ -90,7 +90,7 @@ def cases(suite: Suite) -> dict[str, ElementTree.Element]:
     return {case.get("name", ""): case for case in suites.iter("testcase") if case.get("classname") == "autotune_cache"}
 
 
-def test_a_failed_gate_is_in_annotations_step_summary_and_junit(
+def test_a_failed_gate_on_misses_is_in_annotations_step_summary_and_junit(
     outdated: Suite,
 ) -> None:
     """The step summary keeps the text of earlier steps. The failed case of junit.xml has the rows and the command."""
@@ -120,7 +120,7 @@ def test_a_failed_gate_is_in_annotations_step_summary_and_junit(
     assert command == "Re-run with --autotune-load=cache.textproto --autotune-update to update the cache."
 
 
-def test_the_junit_case_of_the_gate_passes_if_the_gate_passes(serial_outdated: Suite) -> None:
+def test_junit_xml_has_a_passed_case_if_the_gate_on_misses_passes(serial_outdated: Suite) -> None:
     """Without a gate, junit.xml has no case."""
     serial_outdated.load("--autotune-max-misses=1", "--junitxml=junit.xml")
     assert list(cases(serial_outdated)["gate"]) == []
@@ -129,7 +129,7 @@ def test_the_junit_case_of_the_gate_passes_if_the_gate_passes(serial_outdated: S
     assert cases(serial_outdated) == {}
 
 
-def test_the_junit_case_of_the_gate_is_skipped_without_a_load(serial_outdated: Suite) -> None:
+def test_junit_xml_has_a_skipped_case_for_the_gate_on_misses_in_a_dump(serial_outdated: Suite) -> None:
     serial_outdated.dump("-oautotune_max_misses=0", "--junitxml=junit.xml")
 
     skipped = cases(serial_outdated)["gate"].find("skipped")
@@ -146,7 +146,7 @@ def test_the_gate_fails_for_misses_even_if_option_x_ends_the_run(outdated: Suite
     assert cases(outdated)["gate"].find("failure") is not None
 
 
-def test_an_unwritable_report_is_a_failed_junit_case(serial_suite: Suite) -> None:
+def test_a_report_that_cannot_be_written_is_a_failed_case_in_junit_xml(serial_suite: Suite) -> None:
     in_the_way = "import os, pytest\n@pytest.fixture(autouse=True)\ndef made(): os.makedirs('report.json')\n"
     serial_suite.write(test_op=f"{in_the_way}def test_op(tune): tune('lib.op')")
 

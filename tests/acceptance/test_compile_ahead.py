@@ -205,7 +205,7 @@ def suite(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Suite:
 Section = Callable[[pytest.RunResult], list[str]]
 
 
-def test_a_cold_load_compiles_every_kernel_ahead_of_its_test(suite: Suite, section: Section) -> None:
+def test_a_load_without_compiled_kernels_compiles_each_before_its_test(suite: Suite, section: Section) -> None:
     """The summary counts the kernels that were compiled ahead.
 
     After a warm load the summary says nothing about them.
@@ -308,7 +308,7 @@ def test_all(all_on_disk):
 KINDS = 2 + 3 + 2 + 6
 
 
-def test_every_kind_of_argument_launches_a_kernel_compiled_ahead(suite: Suite) -> None:
+def test_kernels_compiled_before_their_tests_fit_arguments_of_every_kind(suite: Suite) -> None:
     """The launches have arguments of all kinds, and none of them compiles its kernel again."""
     suite.pytester.makepyfile(kinds=ALL_KINDS, test_lib=ALL_TESTS)
     (suite.folder / "lib.py").unlink()
@@ -323,7 +323,9 @@ def test_every_kind_of_argument_launches_a_kernel_compiled_ahead(suite: Suite) -
 
 
 @pytest.mark.parametrize("off", ["-oautotune_compile_ahead=off", "--collect-only"])
-def test_compiling_ahead_can_be_turned_off(suite: Suite, monkeypatch: pytest.MonkeyPatch, off: str) -> None:
+def test_compiling_kernels_before_their_tests_can_be_turned_off(
+    suite: Suite, monkeypatch: pytest.MonkeyPatch, off: str
+) -> None:
     suite.dump()
     suite.wants(0)
     monkeypatch.setattr(ahead.AheadCompiler, "list_jobs", lambda *_: pytest.fail("started"))
@@ -333,7 +335,9 @@ def test_compiling_ahead_can_be_turned_off(suite: Suite, monkeypatch: pytest.Mon
     assert "started" not in suite.result.stdout.str()
 
 
-def test_kernels_are_compiled_ahead_only_with_a_spare_core(suite: Suite, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kernels_are_compiled_before_their_tests_only_with_a_spare_core(
+    suite: Suite, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The only core of a process is for its tests, and a second core compiles."""
     monkeypatch.setattr("pytest_autotune.devices.count_usable_cores", lambda: 1)
     suite.dump()
@@ -346,7 +350,7 @@ def test_kernels_are_compiled_ahead_only_with_a_spare_core(suite: Suite, monkeyp
     assert report["compiled_ahead"]["kernels"] == 5
 
 
-def test_with_option_k_only_selected_kernels_are_compiled_ahead(suite: Suite) -> None:
+def test_with_option_k_only_kernels_of_selected_tests_compile_in_advance(suite: Suite) -> None:
     suite.dump()
     suite.wants(3)
 
@@ -406,7 +410,7 @@ def dumped_with_a_global(suite: Suite) -> None:
     suite.run("--autotune-dump=cache.textproto")
 
 
-def test_a_global_changed_by_a_test_is_stale_with_compile_ahead(suite: Suite) -> None:
+def test_a_kernel_compiled_in_advance_is_stale_if_its_test_sets_a_global(suite: Suite) -> None:
     """A test sets a global that its kernel reads. The kernel is stale, as it is without compiling ahead."""
     dumped_with_a_global(suite)
     suite.pytester.makepyfile(test_lib=SETS_IT)
@@ -421,7 +425,9 @@ def test_a_global_changed_by_a_test_is_stale_with_compile_ahead(suite: Suite) ->
 
 
 @needs_hashed_constants
-def test_a_kernel_compiled_while_its_global_changes_is_dropped(suite: Suite, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kernel_whose_global_changes_while_it_is_compiled_is_dropped(
+    suite: Suite, monkeypatch: pytest.MonkeyPatch
+) -> None:
     dumped_with_a_global(suite)
     changed = suite.folder / "changed"
     (suite.folder / "test_a.py").write_text(WAITS.format(path=str(changed)))
@@ -470,7 +476,9 @@ def test_launches_while_it_is_compiled(monkeypatch):
 
 
 @needs_hashed_constants
-def test_triton_detects_a_changed_global_while_a_thread_compiles(suite: Suite, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_triton_still_detects_a_changed_global_while_a_thread_compiles(
+    suite: Suite, monkeypatch: pytest.MonkeyPatch
+) -> None:
     dumped_with_a_global(suite)
     kernel_text = USES_A_GLOBAL.replace("called(tl.load(x + at, mask=at < n))", "tl.load(x + at, mask=at < n) + SHIFT")
     suite.pytester.makepyfile(kinds=kernel_text)
@@ -525,7 +533,7 @@ def test_scale(monkeypatch):
 """
 
 
-def test_a_kernel_called_while_it_is_compiled_ahead_is_a_hit(suite: Suite) -> None:
+def test_a_kernel_that_a_test_calls_while_it_is_compiled_ahead_is_a_hit(suite: Suite) -> None:
     """A thread compiles the kernel while the test looks it up. The lookup is a hit and adds no note."""
     suite.dump()
     suite.wants(0)
@@ -538,7 +546,9 @@ def test_a_kernel_called_while_it_is_compiled_ahead_is_a_hit(suite: Suite) -> No
     assert report["notes"] == []
 
 
-def test_if_compiling_ahead_fails_the_tests_compile_the_kernels(suite: Suite, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_if_compiling_kernels_in_advance_fails_the_tests_compile_them(
+    suite: Suite, monkeypatch: pytest.MonkeyPatch
+) -> None:
     suite.dump()
     suite.wants(0)
 
@@ -555,7 +565,9 @@ def test_if_compiling_ahead_fails_the_tests_compile_the_kernels(suite: Suite, mo
     assert (ahead["kernels"], ahead["seconds"], ahead["reason"]) == (0, 0, "ValueError: no")
 
 
-def test_a_kernel_is_compiled_once_by_its_test_or_ahead_of_it(suite: Suite, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_kernel_is_compiled_once_either_by_its_test_or_before_it(
+    suite: Suite, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Each kernel is compiled once, either ahead or by its test."""
     suite.dump()
     suite.wants(0)
@@ -586,7 +598,9 @@ def copied(x, y, BLOCK: triton.language.constexpr):
     triton.language.store(y + at, triton.language.load(x + at))
 
 
-def test_compiling_ahead_also_builds_the_c_launcher_of_triton(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compiling_kernels_in_advance_also_builds_triton_launchers_in_c(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Triton before 3.7 builds a launcher for its own driver with a C compiler."""
     built: list[object] = []
     driver = SimpleNamespace(make_launcher=None, CudaLauncher=lambda source, metadata: built.append(metadata.name))

@@ -159,7 +159,7 @@ def test_end():
     ],
     ids=["asks nothing", "hits the other kernel", "tunes anew"],
 )
-def test_a_recovered_tuning_removes_no_entry_of_its_problem(
+def test_a_tuning_recovered_from_a_killed_run_removes_no_other_entry(
     serial_suite: Suite, section, selected: str, source: str, sources: list[str]
 ) -> None:
     """A factory makes two kernels with one name, so a problem has two entries.
@@ -221,7 +221,7 @@ def test_end(tune):
     ],
     ids=["same folder", "another folder", "without a load"],
 )
-def test_the_next_run_recovers_a_tuning_for_a_marker_cache(
+def test_the_next_run_writes_a_killed_tuning_into_the_cache_of_its_marker(
     serial_suite: Suite, monkeypatch: pytest.MonkeyPatch, folder: str, load: list[str], status: pytest.ExitCode
 ) -> None:
     """The next run writes the tuning into the test's cache. It runs another test, and may begin in another folder."""

@@ -53,7 +53,7 @@ def test_a_load_with_misses_does_not_change_the_loaded_file(suite: Suite) -> Non
     assert suite.cache.read_bytes() == before
 
 
-def test_a_dump_is_readable_although_a_test_set_a_umask(serial_suite: Suite) -> None:
+def test_a_dumped_cache_file_is_readable_even_if_a_test_set_a_umask(serial_suite: Suite) -> None:
     serial_suite.write(test_lib="import os\n\ndef test_op(tune):\n    tune('lib.op')\n    os.umask(0o777)\n")
     before = os.umask(0o022)
     try:
@@ -164,7 +164,7 @@ def test_without_options_the_plugin_tunes_and_prints_nothing(suite: Suite, secti
 
 @pytest.mark.parametrize("bad", ["times={'\\ud800': 1.0}", "M=2**63"])
 @pytest.mark.parametrize("path", ["cache.textproto", "cache.pb"])
-def test_an_entry_that_cannot_be_encoded_is_left_out_with_a_note(
+def test_a_dump_omits_an_entry_that_no_file_can_hold_and_adds_a_note(
     serial_suite: Suite, section, path: str, bad: str
 ) -> None:
     """A key has a number beyond 64 bits, or a candidate's name is not valid Unicode.

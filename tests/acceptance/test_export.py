@@ -95,7 +95,7 @@ def in_production(suite: Suite, script: str = IN_PRODUCTION) -> str:
     return done.stdout.strip()
 
 
-def test_use_answers_hits_and_logs_a_miss_that_a_run_then_lists(
+def test_a_miss_logged_in_production_is_listed_by_a_later_test_run(
     serial_suite: Suite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TRITON_INTERPRET", "1")
@@ -131,7 +131,7 @@ UNTIMED = 'PRUNE["early_config_prune"].do_bench'
     [("None", PICK, "None", 4, []), (OWN, BOTH, "None", 3, ["-pxdist", "-n2"]), ("None", PICK, UNTIMED, 4, [])],
     ids=["alone", "composed, with workers", "untimed"],
 )
-def test_an_exported_module_chooses_only_outside_pytest(
+def test_an_exported_module_picks_choices_only_outside_runs_of_the_plugin(
     serial_suite: Suite,
     monkeypatch: pytest.MonkeyPatch,
     plain: str,
@@ -183,7 +183,7 @@ def test_triton_tunes_a_problem_that_the_exported_module_lacks(
     assert output.splitlines()[1] == "64 [16, 32, 64, 128] 64 [16, 32, 64, 128]"
 
 
-def test_the_interpreter_runs_an_export_for_gpus_without_tuning(
+def test_the_triton_interpreter_runs_an_export_for_gpus_without_tuning(
     serial_suite: Suite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A laptop can run a library whose choices are for GPUs alone. Nothing is measured there."""
@@ -280,7 +280,7 @@ print({"pytest", "pytest_autotune"} & set(sys.modules))
 """
 
 
-def test_the_example_suites_exported_choices_work_without_pytest() -> None:
+def test_the_exported_choices_of_example_suite_work_without_pytest() -> None:
     done = subprocess.run(
         [sys.executable, "-Werror::UserWarning:example_kernels", "-c", EXAMPLE],
         cwd=Path(__file__).parent.parent.parent / "example_suite",

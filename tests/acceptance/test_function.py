@@ -46,7 +46,7 @@ def a_suite(suite: Suite, test: str = SUITE, **modules: str) -> Suite:
     return suite
 
 
-def test_a_loaded_function_choice_is_used_without_measuring(suite: Suite, section: Any) -> None:
+def test_a_load_gives_a_hand_written_tuner_its_choice_without_measuring(suite: Suite, section: Any) -> None:
     """The dump run tunes every problem once."""
     result = a_suite(suite).dump()
 
@@ -76,7 +76,7 @@ def test_gemm(autotune_cache, caplog):
 """
 
 
-def test_caplog_of_a_test_has_no_records_of_locks_of_the_plugin(suite: Suite) -> None:
+def test_caplog_in_a_test_captures_no_records_of_file_locks_of_the_plugin(suite: Suite) -> None:
     a_suite(suite, LOGGED).dump().assert_outcomes(passed=1)
     suite.load().assert_outcomes(passed=1)
 
@@ -139,7 +139,7 @@ def test_a_new_key_value_fails_the_gate_until_an_update(serial_suite: Suite, sec
     assert covered.ret == 0
 
 
-def test_a_changed_space_or_source_makes_a_function_choice_stale(serial_suite: Suite) -> None:
+def test_changing_the_candidates_or_the_source_makes_the_entries_stale(serial_suite: Suite) -> None:
     a_suite(serial_suite).dump()
     serial_suite.pytester.makepyfile(times=TIMES.replace("64: 20.0", "64: 20.0, 128: 5.0"))
 
@@ -171,7 +171,7 @@ def test_gemm(autotune_cache):
 """
 
 
-def test_with_on_miss_first_configurations_that_fail_are_skipped(serial_suite: Suite) -> None:
+def test_with_on_miss_first_candidates_that_fail_are_skipped(serial_suite: Suite) -> None:
     """No later configuration runs."""
     a_suite(serial_suite, FIRST)
 
@@ -221,7 +221,7 @@ def test_the_json_report_has_time_or_failure_of_each_candidate(serial_suite: Sui
     }
 
 
-def test_a_hit_on_failures_of_all_candidates_raises_their_error(suite: Suite) -> None:
+def test_a_hit_on_an_entry_whose_candidates_all_failed_raises_their_error(suite: Suite) -> None:
     """The dump records the failures. The next run raises the same error and counts a hit."""
     a_suite(
         suite,
@@ -294,7 +294,7 @@ def test_editing_a_method_a_lambda_calls_makes_entries_stale(serial_suite: Suite
     assert row["reason"] == "source changed (TestGemm.kernel)"
 
 
-def test_tuning_while_a_conftest_is_imported_is_untracked(serial_suite: Suite, section: Any) -> None:
+def test_a_tuning_during_the_import_of_a_conftest_is_listed_as_untracked(serial_suite: Suite, section: Any) -> None:
     a_suite(
         serial_suite,
         conftest="""
@@ -311,7 +311,7 @@ def test_tuning_while_a_conftest_is_imported_is_untracked(serial_suite: Suite, s
     assert any(line.startswith("UNTRACKED function:lib.early") for line in section(result))
 
 
-def test_an_earlier_session_in_the_process_does_not_stop_hits(serial_suite: Suite) -> None:
+def test_an_earlier_pytest_run_in_the_same_process_does_not_stop_hits(serial_suite: Suite) -> None:
     """An earlier session of the same process tuned the problems. The load still has no misses."""
     test = SUITE.replace("autotune_cache.tune(", "pytest_autotune.tune(").replace("autotune_cache, ", "")
     a_suite(serial_suite, "import pytest_autotune" + test.replace("(autotune_cache)", "()")).dump()
@@ -320,7 +320,7 @@ def test_an_earlier_session_in_the_process_does_not_stop_hits(serial_suite: Suit
     assert serial_suite.load("--autotune-max-misses=0").ret == 0
 
 
-def test_a_tuning_that_raises_releases_its_claim_at_once(suite: Suite) -> None:
+def test_if_a_tuning_raises_an_error_another_test_tunes_without_waiting(suite: Suite) -> None:
     """Another test tunes the problem without waiting for the timeout."""
     a_suite(
         suite,

@@ -68,7 +68,7 @@ def memory() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("flush_l2", [False, True])
-def test_torch_clock_chooses_the_faster_kernel_on_the_gpu(flush_l2: bool) -> None:
+def test_tuning_with_the_torch_clock_chooses_the_faster_kernel_on_the_gpu(flush_l2: bool) -> None:
     import torch
 
     x = torch.randn(4096, 4096, device="cuda")
@@ -94,7 +94,7 @@ def test_torch_clock_chooses_the_faster_kernel_on_the_gpu(flush_l2: bool) -> Non
     assert (measured_loss.choice.time_us or 0) < 100_000
 
 
-def test_cupy_clock_with_compile_threads_rejects_wrong_results() -> None:
+def test_tuning_with_the_cupy_clock_rejects_candidates_with_wrong_results() -> None:
     cupy = pytest.importorskip("cupy")
     n = 1 << 20
     x, y = cupy.ones(n, dtype=cupy.float32), cupy.empty(n, dtype=cupy.float32)
@@ -121,7 +121,7 @@ def test_cupy_clock_with_compile_threads_rejects_wrong_results() -> None:
 
 
 @pytest.mark.parametrize("library", ["torch", "cupy"])
-def test_flush_l2_makes_a_small_kernel_measurably_slower(library: str) -> None:
+def test_option_flush_l2_makes_a_small_kernel_measurably_slower(library: str) -> None:
     call = copy_of(8 * 1024 * 1024, library)
 
     assert median_us(call, library, flush_l2=True) > median_us(call, library, flush_l2=False) * 1.02
@@ -160,7 +160,7 @@ def median_us(call: Callable[[], object], library: str, flush_l2: bool) -> float
     return race.finish()[0].time_us
 
 
-def test_a_device_error_ends_the_search_and_names_the_config() -> None:
+def test_a_device_error_ends_the_tuning_and_names_the_candidate() -> None:
     """The test runs in a separate process. The error names the configuration that broke the device."""
     pytest.importorskip("cupy")
     script = """
@@ -192,7 +192,7 @@ def test_tuning_during_cuda_graph_capture_raises_a_tuning_error() -> None:
             tune("k", space=[1, 2], run=lambda config: x.add_(config))
 
 
-def test_a_search_keeps_the_random_number_state_of_the_gpu() -> None:
+def test_a_tuning_keeps_the_random_number_state_of_the_gpu() -> None:
     import torch
 
     torch.cuda.manual_seed(1)
@@ -203,7 +203,7 @@ def test_a_search_keeps_the_random_number_state_of_the_gpu() -> None:
     assert torch.equal(torch.rand(4, device="cuda"), without)
 
 
-def test_cupy_alone_reports_the_device_and_uuid_torch_reports() -> None:
+def test_cupy_without_torch_reports_the_same_gpu_and_uuid_as_torch() -> None:
     pytest.importorskip("cupy")
     script = """
 import sys, json, dataclasses

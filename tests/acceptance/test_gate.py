@@ -88,7 +88,7 @@ def test_a_limit_on_misses_works_in_every_kind_of_ini_file(
     assert verdict(result) == [f"{EXCEEDED}: {message} (see the summary)"]
 
 
-def test_the_limit_of_the_command_line_overrides_that_of_the_ini(outdated: Suite) -> None:
+def test_the_limit_on_misses_of_the_command_line_overrides_the_ini_limit(outdated: Suite) -> None:
     outdated.pytester.makeini("[pytest]\nautotune_max_misses = 0\n")
 
     assert outdated.load().ret == 1
@@ -99,7 +99,7 @@ def test_the_limit_of_the_command_line_overrides_that_of_the_ini(outdated: Suite
 
 
 @pytest.mark.parametrize("option", ["--autotune-max-misses=", "--autotune-max-drift= "])
-def test_an_empty_limit_is_a_usage_error_that_names_off(outdated: Suite, option: str) -> None:
+def test_an_empty_limit_option_is_a_usage_error_that_suggests_off(outdated: Suite, option: str) -> None:
     """A variable of a CI script that is not set must not turn the gate off."""
     for run in (outdated.load, outdated.run):
         result = run(option)
@@ -116,7 +116,7 @@ def refusal_of_empty_ini_limit(name: str) -> str:
 
 
 @pytest.mark.parametrize("name", ["autotune_max_misses", "autotune_max_drift"])
-def test_an_empty_limit_in_an_ini_override_is_a_usage_error(outdated: Suite, name: str) -> None:
+def test_an_empty_limit_in_an_ini_override_option_is_a_usage_error(outdated: Suite, name: str) -> None:
     for run in (outdated.load, outdated.run):
         result = run("-o", f"{name}=")
 
@@ -279,7 +279,7 @@ def test_a_dump_to_another_path_does_not_disable_the_gate(outdated: Suite) -> No
     assert outdated.load("--autotune-max-misses=0", "--autotune-dump=other.textproto").ret == 1
 
 
-def test_an_interrupted_run_has_no_gate_verdict(outdated: Suite) -> None:
+def test_a_run_interrupted_by_pytest_exit_skips_the_gate_on_misses(outdated: Suite) -> None:
     (outdated.folder / "test_zz.py").write_text("import pytest\ndef test_stop(): pytest.exit('enough')")
 
     result = outdated.load("--autotune-max-misses=0")
@@ -326,7 +326,7 @@ def test_an_uncacheable_problem_counts_as_a_miss_for_the_gate(suite: Suite, sect
     result.stdout.fnmatch_lines(["1 hit, 1 uncacheable"])
 
 
-def test_entries_of_a_tuner_that_cannot_be_patched_fail_the_gate(suite: Suite, section) -> None:
+def test_loaded_entries_of_a_tuner_that_cannot_be_patched_fail_the_gate(suite: Suite, section) -> None:
     suite.write().serial.prepare_dump()
 
     result = suite.load("--autotune-max-misses=100%", TOY_UNKNOWN="1")
@@ -372,7 +372,7 @@ def test_the_gate_passes_an_unpatchable_tuner_without_entries(serial_suite: Suit
     assert "elder tunes without the plugin: RuntimeError: its tune() takes other arguments" in section(result)
 
 
-def test_an_untracked_tuning_counts_as_a_miss_for_the_gate(suite: Suite, section) -> None:
+def test_a_tuning_that_bypassed_the_plugin_counts_as_a_miss_for_the_gate(suite: Suite, section) -> None:
     suite.write().serial.prepare_dump()
 
     result = suite.load("--autotune-max-misses=0", TOY_UNSEEN="lib.hidden")

@@ -13,7 +13,7 @@ GATES = ["--autotune-max-misses=0", "--autotune-on-miss=error"]
 
 
 @pytest.mark.parametrize("gate", [*GATES, "--autotune-on-stale=error"])
-def test_a_gate_without_anything_loaded_is_a_usage_error(suite: Suite, gate: str) -> None:
+def test_a_gate_option_without_a_loaded_cache_is_a_usage_error(suite: Suite, gate: str) -> None:
     result = suite.write().run(gate)
 
     assert result.ret == pytest.ExitCode.USAGE_ERROR
@@ -25,7 +25,7 @@ def test_a_gate_without_anything_loaded_is_a_usage_error(suite: Suite, gate: str
         result.stderr.fnmatch_lines([f"ERROR: {message}"])
 
 
-def test_an_ini_gate_without_any_load_is_a_usage_error(serial_suite: Suite) -> None:
+def test_a_gate_in_the_ini_without_a_loaded_cache_is_a_usage_error(serial_suite: Suite) -> None:
     serial_suite.write().pytester.makeini("[pytest]\nautotune_max_misses = 0\n")
 
     result = serial_suite.run()
@@ -38,7 +38,7 @@ def test_an_ini_gate_without_any_load_is_a_usage_error(serial_suite: Suite) -> N
 
 
 @pytest.mark.parametrize("options", [["--autotune-load="], ["--autotune-dump=new.textproto"], ["--collect-only"]])
-def test_an_ini_gate_allows_an_empty_load_option(serial_suite: Suite, options: list[str]) -> None:
+def test_a_gate_in_the_ini_allows_an_empty_load_option(serial_suite: Suite, options: list[str]) -> None:
     """A dump and a run that only collects tests pass, too."""
     serial_suite.write().pytester.makeini("[pytest]\nautotune_max_misses = 0\nautotune_on_miss = error\n")
 
@@ -46,7 +46,7 @@ def test_an_ini_gate_allows_an_empty_load_option(serial_suite: Suite, options: l
 
 
 @pytest.mark.parametrize("gate", [*GATES, "--autotune-on-stale=error", "--autotune-fail-on-unused"])
-def test_a_gate_option_with_an_empty_load_is_a_usage_error(serial_suite: Suite, gate: str) -> None:
+def test_a_gate_option_with_an_empty_load_option_is_a_usage_error(serial_suite: Suite, gate: str) -> None:
     serial_suite.write().pytester.makeini("[pytest]\nautotune_load = cache.textproto\n")
 
     result = serial_suite.run("--autotune-load=", gate)
@@ -70,7 +70,7 @@ def test_the_gate_counts_misses_of_caches_that_only_markers_load(suite: Suite) -
     )
 
 
-def test_a_gate_is_a_usage_error_if_the_fixture_loads_nothing(serial_suite: Suite) -> None:
+def test_a_gate_option_is_a_usage_error_if_the_fixture_loads_no_cache(serial_suite: Suite) -> None:
     serial_suite.write(test_lib="def test_op(tune, autotune_cache): tune('lib.op')")
 
     assert serial_suite.run("--autotune-max-misses=0").ret == pytest.ExitCode.USAGE_ERROR
@@ -135,7 +135,7 @@ def test_cpu(n): pass
 
 
 @pytest.mark.parametrize("gate", GATES)
-def test_a_gate_that_compared_nothing_is_skipped_in_all_reports(suite: Suite, section, gate: str) -> None:
+def test_a_gate_without_any_kernel_call_is_skipped_in_all_reports(suite: Suite, section, gate: str) -> None:
     suite.write().serial.prepare_dump()
     (suite.folder / "test_cpu.py").write_text(NO_KERNEL)
     reports = [f"--autotune-report=r.{kind}" for kind in ("json", "html", "md")]
@@ -161,7 +161,7 @@ def test_a_gate_that_compared_nothing_is_skipped_in_all_reports(suite: Suite, se
 
 
 @pytest.mark.parametrize("gate", [*GATES, "--autotune-fail-on-unused"])
-def test_the_gate_fails_if_the_cache_is_empty_and_unused(serial_suite: Suite, gate: str) -> None:
+def test_the_gate_fails_if_the_loaded_cache_is_empty_and_no_test_uses_it(serial_suite: Suite, gate: str) -> None:
     """A part of the suite passes, because other parts may look up kernels."""
     serial_suite.write(test_lib="def test_nothing(): pass").cache.write_text("format_version: 1\n")
 
@@ -233,7 +233,7 @@ def test_the_gate_fails_if_gpu_tests_skip_and_only_cpu_tests_run(serial_suite: S
 
 
 @pytest.mark.parametrize("gate", GATES)
-def test_the_gate_fails_if_all_selected_tests_xfail_unrun(serial_suite: Suite, gate: str) -> None:
+def test_the_gate_fails_if_all_selected_tests_are_xfail_with_run_false(serial_suite: Suite, gate: str) -> None:
     serial_suite.write().prepare_dump()
     xfail = 'pytestmark = pytest.mark.xfail(run=False, reason="no GPU")'
     (serial_suite.folder / "test_gpu.py").write_text(f"import pytest\n{xfail}\ndef test_gpu(): pass\n")
@@ -260,7 +260,7 @@ def test_the_gate_passes_tests_without_kernels_unless_all_skip(suite: Suite) -> 
 
 
 @pytest.mark.parametrize("spelt", ["--autotune-tuners=xla", "autotune_tuners (ini)"])
-def test_the_gate_fails_if_an_option_excludes_a_loaded_tuner(serial_suite: Suite, spelt: str) -> None:
+def test_the_gate_fails_if_an_option_excludes_the_tuner_of_loaded_entries(serial_suite: Suite, spelt: str) -> None:
     """Entries of the tuner are loaded, and the command line or the ini file leaves the tuner out."""
     serial_suite.write().prepare_dump()
     serial_suite.pytester.makeini(f"[pytest]\nautotune_tuners = {'xla' if 'ini' in spelt else 'toy'}\n")
@@ -273,7 +273,7 @@ def test_the_gate_fails_if_an_option_excludes_a_loaded_tuner(serial_suite: Suite
 
 
 @pytest.mark.parametrize("gate", [*GATES, "--autotune-fail-on-unused"])
-def test_a_gate_fails_if_loaded_entries_have_no_adapter(serial_suite: Suite, gate: str) -> None:
+def test_the_gate_fails_if_no_adapter_for_loaded_entries_is_installed(serial_suite: Suite, gate: str) -> None:
     """The gate also fails if --autotune-tuners leaves the tuner out. With autotune_ignore the gate passes."""
     serial_suite.write().prepare_dump()
     for tuner in ("gone", "xla"):
@@ -298,7 +298,7 @@ def test_a_gate_fails_if_loaded_entries_have_no_adapter(serial_suite: Suite, gat
     assert serial_suite.load(*both, *ignoring, "--autotune-tuners=toy", gate).ret == 0
 
 
-def test_the_gate_names_autotune_ignore_if_no_entry_was_used(serial_suite: Suite) -> None:
+def test_the_failed_gate_names_autotune_ignore_as_a_reason_for_no_hits(serial_suite: Suite) -> None:
     serial_suite.write().prepare_dump()
     serial_suite.pytester.makeini("[pytest]\nautotune_ignore = toy:lib.m*\n")
     (serial_suite.folder / "test_lib.py").write_text("def test_matmul(tune): tune('lib.matmul', M=16, N=8)\n")
@@ -309,7 +309,7 @@ def test_the_gate_names_autotune_ignore_if_no_entry_was_used(serial_suite: Suite
     result.stdout.fnmatch_lines([f"!* {message} !*"])
 
 
-def test_the_gate_names_enabled_false_if_no_entry_was_used(serial_suite: Suite) -> None:
+def test_the_failed_gate_names_enabled_false_as_a_reason_for_no_hits(serial_suite: Suite) -> None:
     serial_suite.write().prepare_dump()
     mark = "import pytest\npytestmark = pytest.mark.autotune_cache(enabled=False)\n"
     test = f"{mark}def test_matmul(tune): tune('lib.matmul', M=16, N=8)\n"
@@ -342,7 +342,7 @@ def test_the_gate_fails_if_only_the_cache_of_a_marker_was_used(serial_suite: Sui
     assert serial_suite.load("--autotune-max-misses=0").ret == pytest.ExitCode.TESTS_FAILED, "nothing came of it"
 
 
-def test_a_percentage_limit_counts_only_problems_with_a_cache(serial_suite: Suite) -> None:
+def test_a_percentage_limit_counts_only_problems_that_could_hit_a_cache(serial_suite: Suite) -> None:
     tune_call = "autotune_cache.tune('a', key={'n': 1}, space=[1, 2], run=str, version=1)"
     marker = "@pytest.mark.autotune_cache(load='own.textproto')\n"
     lines = (

@@ -89,7 +89,7 @@ def registered(git: Git) -> Git:
 BASE = [entry(m) for m in (1, 5, 9)] + [entry(1, device=A100)]
 
 
-def test_git_merges_entries_of_different_problems(registered: Git) -> None:
+def test_git_merge_keeps_the_entries_that_two_branches_added(registered: Git) -> None:
     """The two branches add their entries at the same place of the file."""
     branches(registered, BASE, [*BASE, entry(2)], [*BASE, entry(3)])
 
@@ -99,7 +99,7 @@ def test_git_merges_entries_of_different_problems(registered: Git) -> None:
     assert registered("status", "--porcelain").stdout == ""
 
 
-def test_git_merge_of_two_tunings_keeps_the_faster_entry(registered: Git) -> None:
+def test_git_merge_of_two_tunings_of_a_problem_keeps_the_faster_entry(registered: Git) -> None:
     """Both branches tuned the problem. The merge keeps the entry that a run would keep, and names it."""
     ours, theirs = [entry(5, 64, 9.0), *BASE[2:]], [entry(5, 16, 8.0), *BASE[2:]]
     branches(registered, BASE, ours, theirs)
@@ -122,7 +122,7 @@ def test_git_rebase_replays_each_cache_commit_without_conflict(registered: Git) 
     assert registered("log", "--oneline", "main..other").stdout.count("\n") == 2
 
 
-def test_git_merge_leaves_out_an_entry_that_one_side_pruned(registered: Git) -> None:
+def test_git_merge_drops_an_entry_that_one_branch_removed(registered: Git) -> None:
     branches(registered, BASE, BASE[1:], [*BASE, entry(3)])
 
     message = registered("merge", "other").stderr
@@ -186,7 +186,7 @@ def test_after_git_setup_checkout_merge_resolves_a_line_conflict(git: Git) -> No
     assert entries_of() == {*BASE[2:], entry(5, 16, 8.0)}
 
 
-def test_git_merges_as_lines_if_the_merge_driver_is_missing(registered: Git) -> None:
+def test_git_merges_a_cache_as_lines_if_the_merge_driver_is_missing(registered: Git) -> None:
     """The command is no longer installed. Git merges lines and shows plain text."""
     for name in ("merge.pytest-autotune.driver", "diff.pytest-autotune.textconv"):
         value = registered("config", name).stdout.strip()
@@ -218,7 +218,7 @@ def test_git_diff_shows_a_line_for_each_changed_entry(registered: Git) -> None:
     assert "+something: new" in registered("show", "--format=", "HEAD").stdout
 
 
-def test_git_setup_writes_each_attribute_line_once(git: Git) -> None:
+def test_git_setup_adds_each_line_to_gitattributes_only_once(git: Git) -> None:
     """Without arguments, git-setup only registers the driver."""
     paths = ["a b.pb", PATH, "tests/folder/"]
     Path(".gitattributes").write_bytes(b"*.txt text\r\n*.bin binary")
@@ -235,7 +235,7 @@ def test_git_setup_writes_each_attribute_line_once(git: Git) -> None:
     assert "git-merge" in git("config", "merge.pytest-autotune.driver").stdout
 
 
-def test_git_setup_names_the_next_step(git: Git, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_git_setup_command_prints_the_next_step_to_take(git: Git, capsys: pytest.CaptureFixture[str]) -> None:
     messages = []
     for arguments in ([], [PATH], []):
         assert cli.main(["git-setup", *arguments]) == 0
@@ -244,7 +244,7 @@ def test_git_setup_names_the_next_step(git: Git, capsys: pytest.CaptureFixture[s
     assert messages == ["; .gitattributes names no cache yet (git-setup FILE adds one)", "; commit .gitattributes", ""]
 
 
-def test_git_setup_works_in_a_subfolder_and_with_global(
+def test_git_setup_works_in_a_subfolder_and_with_option_global(
     git: Git, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Path("tests").mkdir()
@@ -296,7 +296,9 @@ def test_git_setup_refuses_a_gitattributes_link_or_a_line_break(
 
 
 @pytest.mark.parametrize("empty", ["ours", "theirs"])
-def test_git_merge_refuses_an_empty_side(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, empty: str) -> None:
+def test_git_merge_refuses_an_empty_cache_file_of_one_branch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, empty: str
+) -> None:
     """An empty file does not mean that a branch removed all entries. Our file stays as it is."""
     monkeypatch.chdir(tmp_path)
     for side in ("ancestor", "ours", "theirs"):

@@ -131,7 +131,7 @@ def helion_suite(serial_suite: Suite) -> HelionSuite:
     return suite
 
 
-def test_a_dumped_helion_suite_loads_without_a_search(helion_suite: HelionSuite) -> None:
+def test_loading_the_cache_of_a_helion_suite_hits_and_tunes_nothing(helion_suite: HelionSuite) -> None:
     dumped = helion_suite.dump()
     measured = len(helion_suite.tunings)
     loaded = helion_suite.report("--autotune-load=cache.textproto", "--autotune-max-misses=0")
@@ -142,7 +142,7 @@ def test_a_dumped_helion_suite_loads_without_a_search(helion_suite: HelionSuite)
     assert {name: count for name, count in loaded["counts"].items() if count} == {"hit": 2}
 
 
-def test_an_edited_helper_makes_a_helion_kernel_stale(helion_suite: HelionSuite) -> None:
+def test_editing_a_helper_of_a_helion_kernel_makes_its_entry_stale(helion_suite: HelionSuite) -> None:
     helion_suite.dump()
     helion_suite.write_kernels(KERNELS.replace("return x + y", "return y + x"))
 
@@ -161,7 +161,7 @@ def test_a_list_in_a_helion_config_is_readable_json_in_the_cache(helion_suite: H
 
 
 @pytest.mark.skipif(HAS_HELION, reason="changes the toy")
-def test_a_helion_of_another_signature_tunes_without_the_plugin(helion_suite: HelionSuite) -> None:
+def test_a_helion_with_a_changed_signature_tunes_without_the_plugin(helion_suite: HelionSuite) -> None:
     changed = "\nfrom helion.autotuner.base_search import BaseSearch\nBaseSearch.autotune = lambda self: None\n"
     conftest = helion_suite.folder / "conftest.py"
     conftest.write_text(conftest.read_text() + changed)

@@ -70,7 +70,7 @@ def test_without_a_gpu_the_gate_fails_if_a_hook_deselects_tests(
 
 
 @pytest.mark.parametrize("kind", sorted(STOPPING))
-def test_the_gate_fails_if_a_hook_of_a_plugin_runs_no_test(
+def test_the_gate_fails_if_a_hook_of_another_plugin_lets_no_test_run(
     two_devices: Suite, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     monkeypatch.setattr(devices, "has_visible_gpu", lambda: True)
@@ -156,6 +156,6 @@ def test_the_gate_command_fails_if_no_process_sees_a_gpu(
     assert main(["gate", "cache.textproto", "--reports=reports/", "--expect=1"]) == 0, "the GPU may be absent"
 
 
-def test_the_gate_passes_options_that_only_list_something(two_devices: Suite) -> None:
+def test_the_gate_passes_a_run_with_pytest_options_that_run_no_test(two_devices: Suite) -> None:
     for option in ("--fixtures", "--markers", "--collect-only", "--cache-show", "--version"):
         assert two_devices.load("--autotune-max-misses=0", option).ret == 0

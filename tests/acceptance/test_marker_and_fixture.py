@@ -58,7 +58,7 @@ def test_after(tune): assert op(tune) == "a"
     assert section(result)[-1].startswith("1 hit")
 
 
-def test_entries_are_not_unused_while_a_marker_disables_a_test(serial_suite: Suite, section) -> None:
+def test_no_entry_is_called_unused_while_a_marker_disables_a_test(serial_suite: Suite, section) -> None:
     """The test looks up no entry, so the run cannot know which entries the test needs without the marker."""
     test = "def test_a(tune): op(tune, 1)\n{mark}\ndef test_b(tune): op(tune, 2)\n"
     write(serial_suite, test.format(mark="")).prepare_dump()
@@ -121,7 +121,7 @@ def test_an_update_creates_the_cache_of_a_marker_even_if_empty(suite: Suite, sec
     suite.run("--autotune-max-misses=0").assert_outcomes(passed=2)
 
 
-def test_an_update_writes_stale_problems_into_the_marker_cache(suite: Suite, section) -> None:
+def test_an_update_writes_stale_problems_into_the_cache_of_their_marker(suite: Suite, section) -> None:
     """The cache of the run stays as it is."""
     write(suite, OWN_AND_OTHERS).prepare_dump()
     before = suite.cache.read_bytes()
@@ -177,7 +177,7 @@ def test_decorators(tune): assert op(tune) == "a"
 
 
 @pytest.mark.parametrize("options", [[], ["--autotune-load=a.textproto"], ["--autotune-load=c.textproto"]])
-def test_the_marker_of_a_test_wins_over_all_wider_caches(serial_suite: Suite, options: list[str]) -> None:
+def test_the_cache_of_a_test_marker_takes_precedence_over_wider_caches(serial_suite: Suite, options: list[str]) -> None:
     """The command line names no cache, or the cache of another marker."""
     write(caches(serial_suite, "a", "b", "c"), NEAREST)
 
@@ -185,7 +185,7 @@ def test_the_marker_of_a_test_wins_over_all_wider_caches(serial_suite: Suite, op
     assert serial_suite.tunings == []
 
 
-def test_a_problem_missing_in_a_marker_cache_hits_the_run_cache(serial_suite: Suite, section) -> None:
+def test_a_problem_that_a_marker_cache_lacks_is_a_hit_in_the_run_cache(serial_suite: Suite, section) -> None:
     caches(serial_suite, "b", "c")
     text = (serial_suite.folder / "c.textproto").read_text()
     (serial_suite.folder / "c.textproto").write_text(text.replace("int: 1", "int: 2"))
@@ -220,7 +220,7 @@ class TestOff:
     assert suite.tunings == []
 
 
-def test_enabled_true_on_a_test_overrides_false_on_its_module(serial_suite: Suite) -> None:
+def test_marker_enabled_true_on_a_test_overrides_false_on_its_module(serial_suite: Suite) -> None:
     write(
         caches(serial_suite, "b"),
         """
@@ -290,13 +290,13 @@ def test_the_fixture_lists_only_the_problems_of_its_test(prepared, autotune_cach
 """
 
 
-def test_the_fixture_lists_hits_and_misses_of_its_test(suite: Suite) -> None:
+def test_the_autotune_cache_fixture_lists_hits_and_misses_of_its_test(suite: Suite) -> None:
     write(caches(suite, "b"), FIXTURE)
 
     suite.run("--autotune-load=b.textproto").assert_outcomes(passed=3)
 
 
-def test_the_hits_of_the_fixture_list_a_repeated_hit_only_once(serial_suite: Suite) -> None:
+def test_the_fixture_lists_a_hit_only_in_the_first_test_that_gets_it(serial_suite: Suite) -> None:
     write(
         caches(serial_suite, "b"),
         """
@@ -387,7 +387,7 @@ def test_an_update_keeps_entries_used_by_tests_with_other_caches(
     ["'./own.textproto'", "__file__[:-14] + 'own.textproto'", "'below/../own.textproto'", "'link.textproto'"],
     ids=["dot", "absolute", "dots", "link"],
 )
-def test_all_spellings_of_a_marker_cache_are_one_cache(suite: Suite, section, spelling: str) -> None:
+def test_all_spellings_of_a_cache_path_in_markers_mean_one_cache(suite: Suite, section, spelling: str) -> None:
     """One problem has two entries, as for two kernels of a factory. The summary shows the shortest spelling."""
     suite.pytester.mkdir("below")
     (suite.folder / "link.textproto").symlink_to("own.textproto")
@@ -406,7 +406,7 @@ def test_second(tune): tune("lib.op", source="two")
     suite.run("--autotune-max-misses=0").assert_outcomes(passed=2)
 
 
-def test_a_marker_cache_behind_a_link_is_written_to_the_target(serial_suite: Suite) -> None:
+def test_a_cache_path_through_a_link_in_a_marker_is_written_at_the_target(serial_suite: Suite) -> None:
     """A ``..`` behind a link is that of the folder to which the link leads."""
     folder = serial_suite.folder
     (folder / "elsewhere" / "deep").mkdir(parents=True)
@@ -421,7 +421,7 @@ def test_a_marker_cache_behind_a_link_is_written_to_the_target(serial_suite: Sui
     assert not (folder / "tests" / "own.textproto").exists()
 
 
-def test_the_cache_of_a_marker_is_dropped_after_a_failed_test(serial_suite: Suite) -> None:
+def test_the_cache_of_a_marker_is_unloaded_even_if_its_test_fails(serial_suite: Suite) -> None:
     write(
         caches(serial_suite, "b"),
         """

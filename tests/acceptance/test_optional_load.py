@@ -59,7 +59,7 @@ def test_optional_caches_work_in_the_ini_file_and_in_addopts(
 
 
 @pytest.mark.parametrize("gate", GATES)
-def test_the_gate_passes_an_optional_cache_without_a_gpu(
+def test_the_gate_on_an_optional_cache_passes_on_a_machine_without_a_gpu(
     without_gpu: None, serial_suite: Suite, section, gate: str
 ) -> None:
     serial_suite.write().prepare_dump()
@@ -76,7 +76,7 @@ def test_the_gate_passes_an_optional_cache_without_a_gpu(
     assert serial_suite.load(gate).ret == pytest.ExitCode.TESTS_FAILED, "the same cache, not optional"
 
 
-def test_an_optional_cache_fails_the_gate_if_no_gpu_test_ran(
+def test_the_gate_on_an_optional_cache_fails_if_all_tests_skip_with_a_gpu(
     serial_suite: Suite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Only what is absent is an excuse."""
@@ -88,7 +88,7 @@ def test_an_optional_cache_fails_the_gate_if_no_gpu_test_ran(
 
 
 @pytest.mark.parametrize("gate", GATES)
-def test_the_gate_passes_an_optional_cache_of_a_too_old_tuner(suite: Suite, section, gate: str) -> None:
+def test_the_gate_passes_an_optional_cache_of_a_tuner_it_cannot_patch(suite: Suite, section, gate: str) -> None:
     suite.write().serial.prepare_dump()
 
     result = suite.run(OPTIONAL, gate, TOY_UNKNOWN="1")

@@ -54,7 +54,7 @@ def test_problems_used_in_production_but_by_no_test_are_listed(suite: Suite, sec
     ]
 
 
-def test_the_summary_says_if_tests_cover_all_problems_of_a_file(serial_suite: Suite, section: Any) -> None:
+def test_the_summary_says_if_tests_cover_all_problems_used_in_production(serial_suite: Suite, section: Any) -> None:
     """After an incomplete run, the line gives the reason why the run was not complete."""
     suite = write(serial_suite, ("lib.matmul", {"M": 16, "N": 8}))
 
@@ -69,7 +69,7 @@ def test_the_summary_says_if_tests_cover_all_problems_of_a_file(serial_suite: Su
     )
 
 
-def test_a_cut_off_line_in_a_problems_file_is_skipped_and_noted(serial_suite: Suite, section: Any) -> None:
+def test_a_cut_off_line_in_a_log_of_production_misses_is_skipped(serial_suite: Suite, section: Any) -> None:
     suite = write(serial_suite, ("lib.matmul", {"M": 16, "N": 8}))
     file = suite.folder / "misses.jsonl"
     whole = file.read_text()
@@ -81,7 +81,7 @@ def test_a_cut_off_line_in_a_problems_file_is_skipped_and_noted(serial_suite: Su
     assert "misses.jsonl:2: the line was cut off by a kill or a full disk (2 lines ignored)" in lines
 
 
-def test_an_invalid_or_missing_problems_file_fails_the_run(serial_suite: Suite) -> None:
+def test_an_invalid_or_missing_log_of_production_misses_fails_the_run(serial_suite: Suite) -> None:
     suite = write(serial_suite)
     (suite.folder / "misses.jsonl").write_text('{"tuner": "toy"}\n')
 

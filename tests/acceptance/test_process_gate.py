@@ -81,7 +81,7 @@ def gate(serial_suite: Suite, capsys: pytest.CaptureFixture[str], monkeypatch: p
     return Gate(serial_suite, capsys)
 
 
-def test_each_process_reports_its_ci_run_tests_and_cache_digest(gate: Gate) -> None:
+def test_the_report_of_a_process_has_ci_run_test_counts_and_cache_digest(gate: Gate) -> None:
     gate.run_parts(AUTOTUNE_RUN_ID="7", GITHUB_RUN_ATTEMPT="2", GITHUB_JOB="gpu")
 
     reports = list(gate.reports.values())
@@ -195,7 +195,7 @@ def test_a_problem_that_two_processes_miss_counts_as_one_miss(gate: Gate) -> Non
     assert [child.tag for child in case] == ["failure"]
 
 
-def test_a_problem_stale_in_one_process_counts_as_stale(gate: Gate) -> None:
+def test_the_gate_command_counts_a_problem_that_is_stale_in_one_process(gate: Gate) -> None:
     test = gate.suite.folder / "test_b.py"
     test.write_text(test.read_text() + "\ndef test_stale(tune): tune('lib.a', M=0, source='two')\n")
     gate.run_parts()
@@ -204,7 +204,7 @@ def test_a_problem_stale_in_one_process_counts_as_stale(gate: Gate) -> None:
     assert any(line.startswith("STALE ") and "lib.a (M=0)" in line for line in gate.lines)
 
 
-def test_the_unused_gate_fails_for_an_entry_no_process_used(gate: Gate) -> None:
+def test_gate_command_with_fail_on_unused_fails_for_an_unused_entry(gate: Gate) -> None:
     (gate.suite.folder / "test_a.py").write_text(OPS.format(name="a", count=1))
     gate.run_parts()
 
@@ -363,7 +363,7 @@ def test_gate_command_fails_if_the_cache_changed_between_runs(gate: Gate) -> Non
     assert all(line.endswith("(remove old reports, and use one commit for all jobs)") for line in errors)
 
 
-def test_a_miss_that_was_tuned_meanwhile_names_no_nearest_entry(gate: Gate) -> None:
+def test_gate_command_names_no_nearest_entry_for_a_miss_tuned_meanwhile(gate: Gate) -> None:
     (gate.suite.folder / "test_a.py").write_text(OPS.format(name="a", count=3))
     gate.run_parts("test_a.py")
     gate.suite.load("--autotune-update=all", "test_a.py")
@@ -444,7 +444,9 @@ def test_gate_command_passes_on_one_gpu_type_of_a_two_gpu_cache(gate: Gate) -> N
     assert gate.judge("--expect=3") == 0
 
 
-def test_entries_of_a_gpu_type_that_ran_a_part_are_not_unused(gate: Gate, capsys: pytest.CaptureFixture[str]) -> None:
+def test_entries_of_a_gpu_type_that_ran_only_some_tests_are_not_unused(
+    gate: Gate, capsys: pytest.CaptureFixture[str]
+) -> None:
     """The tests ran on the other GPU type, so they may ask for the entries in another run."""
     gate.suite.run("--autotune-load=cache.textproto", "--autotune-update", TOY_DEVICE="Other GPU")
     before = gate.suite.cache.read_bytes()
@@ -464,7 +466,9 @@ def test_entries_of_a_gpu_type_that_ran_a_part_are_not_unused(gate: Gate, capsys
     assert removed == ["UNUSED toy:lib.a (M=1): no test used this entry"] * 2
 
 
-def test_the_unused_gate_is_skipped_if_a_process_had_no_gpu(gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gate_command_checks_no_unused_entries_if_a_process_had_no_gpu(
+    gate: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The tests of that process may need the entries that no other process looked up."""
     monkeypatch.setattr(devices, "has_visible_gpu", bool)
     gate.run_parts("test_a.py", "test_b.py")
@@ -503,7 +507,7 @@ def test_the_gate_command_fails_if_no_process_called_a_kernel(gate: Gate) -> Non
     assert gate.lines[-1] == "FAILED: no process called an autotuned kernel (3 passed)"
 
 
-def test_an_unpatched_or_untracked_tuner_fails_the_gate_command(gate: Gate) -> None:
+def test_gate_command_fails_for_a_tuner_that_bypassed_the_plugin(gate: Gate) -> None:
     gate.run_parts("test_a.py", "test_b.py")
     gate.run_parts("test_c.py", TOY_UNKNOWN="1")
     assert gate.judge("--expect=3") == 1
@@ -568,7 +572,7 @@ def test_the_gate_command_fails_if_a_process_excludes_a_tuner(gate: Gate) -> Non
     assert gate.judge("--expect=3") == 0
 
 
-def test_the_gate_command_counts_drift_over_all_processes(gate: Gate) -> None:
+def test_the_gate_command_counts_slower_choices_of_all_processes(gate: Gate) -> None:
     gate.run_parts()
     assert gate.judge("--max-drift=0") == 1
     assert "--max-drift: no process ran with --autotune-verify" in gate.lines[-1]
@@ -603,7 +607,9 @@ def test_the_gate_command_fails_for_damaged_verify_results(
     assert any(line.startswith(f"FAILED: {path}: is ") and "damaged (" in line for line in gate.lines)
 
 
-def test_the_gate_command_reads_a_mode_option_that_is_a_word(gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_gate_command_reads_a_verify_option_whose_value_is_a_word(
+    gate: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
     gate.suite.load(REPORTS, "--autotune-verify=all", "test_a.py")
     make = verify.make
     order = Option("verify_order", "word", "", "random|sorted", "random", only="ini")
@@ -624,7 +630,7 @@ def test_the_gate_command_knows_the_defaults_of_all_mode_options(option: Option)
     assert find_unset_value(option) == READERS[option.kind](None, option)
 
 
-def test_prune_of_a_reports_folder_needs_the_number_of_processes(
+def test_prune_command_over_a_reports_folder_needs_the_process_count(
     gate: Gate, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (gate.suite.folder / "test_a.py").write_text(OPS.format(name="a", count=1))
@@ -658,7 +664,9 @@ def remove_tests_of_kernel(gate: Gate) -> None:
     gate.run_parts()
 
 
-def test_the_prune_command_of_the_gate_drops_its_unused_entries(gate: Gate, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_prune_command_that_the_gate_prints_drops_the_unused_entries(
+    gate: Gate, capsys: pytest.CaptureFixture[str]
+) -> None:
     remove_tests_of_kernel(gate)
     assert gate.judge("--expect=3", "--fail-on-unused") == 1
     unused = [line.split(": ")[0] for line in gate.lines if line.startswith("UNUSED ")]
@@ -681,7 +689,7 @@ def test_the_prune_command_of_the_gate_drops_its_unused_entries(gate: Gate, caps
 
 
 @pytest.mark.parametrize("returncode", [None, 0])
-def test_prune_keeps_all_entries_if_a_process_ended_early(
+def test_prune_command_keeps_all_entries_if_a_process_ended_early(
     gate: Gate, capsys: pytest.CaptureFixture[str], returncode: int | None
 ) -> None:
     remove_tests_of_kernel(gate)
@@ -762,7 +770,7 @@ def test_invalid_limits_of_the_gate_command_are_usage_errors(gate: Gate, options
     assert len(gate.lines) == 1
 
 
-def test_a_missing_cache_or_reports_folder_is_a_usage_error(gate: Gate) -> None:
+def test_gate_command_without_cache_or_reports_folder_is_a_usage_error(gate: Gate) -> None:
     assert gate.judge() == 4
     (gate.suite.folder / "reports").mkdir()
     assert gate.judge(caches=("gone.textproto",)) == 4
