@@ -689,7 +689,10 @@ def test_prune_command_refuses_the_report_of_a_killed_process(run: Run) -> None:
     status, _, errors = run("prune", "a.textproto", "--unused-in=1.json")
 
     assert status == 4
-    assert "1.json: the process has not ended: it was killed, or is still running (" in errors
+    assert (
+        "1.json: the process has not ended: it was killed, pytest refused its arguments, or it is still running ("
+        in errors
+    )
 
 
 # The command as a whole

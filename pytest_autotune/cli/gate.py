@@ -22,6 +22,7 @@ from pytest_autotune.cache import stores
 from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.index import EntryIndex
 from pytest_autotune.cache.locations import Location
+from pytest_autotune.cache.model import Problem
 from pytest_autotune.cache.stores.disk import compute_content_digest
 from pytest_autotune.cache.wording import describe_count
 from pytest_autotune.cli.output import FOUND, OK, PATH, print_lines, safe, with_warning
@@ -191,14 +192,22 @@ def _with_drift_section(result: RunResult, reports: Sequence[ProcessReport], lim
     race_option = row.options[0]
     #: The values of this option in the processes that raced choices, such as ``all`` or ``1/2``.
     race_values = set()
+    #: The problems of the processes that raced choices.
+    raced_problems: set[Problem] = set()
     errors = []
+    notes = []
     for report in reports:
-        if report.record is not None and row.name in report.record.modes:
-            race_value = report.record.modes[row.name]
-            race_values.add(race_value)
-            damage = _describe_damage(row, race_value, limit, report.record)
-            if damage:
-                errors.append(f"{report.path}: is damaged ({damage})")
+        if report.record is None:
+            continue
+        if row.name not in report.record.modes:
+            notes.append(f"{report.path}: ran without {race_option.flag}, so its choices were not raced")
+            continue
+        race_value = report.record.modes[row.name]
+        race_values.add(race_value)
+        raced_problems.update(lookup.problem for lookup in report.record.collected.lookups)
+        damage = _describe_damage(row, race_value, limit, report.record)
+        if damage:
+            errors.append(f"{report.path}: is damaged ({damage})")
     if not race_values:
         errors.append(f"--max-drift: no process ran with {race_option.flag} (add it to their commands)")
     if errors:
@@ -208,7 +217,10 @@ def _with_drift_section(result: RunResult, reports: Sequence[ProcessReport], lim
     if len(race_values) == 1:
         joint_value = race_values.pop()
     mode = _make_mode(row, joint_value, limit)
-    return replace(result, sections=(mode.build_section(result),))
+    # The mode has no verdict on the problems of the other processes, and would take their tuners for unable to race.
+    raced_rows = tuple(result_row for result_row in result.rows if result_row.problem in raced_problems)
+    section = mode.build_section(replace(result, rows=raced_rows))
+    return replace(result, sections=(replace(section, notes=(*section.notes, *notes)),))
 
 
 def _describe_damage(row: ModeRow, race_value: str, limit: Limit, record: ProcessRecord) -> str:
@@ -297,7 +309,11 @@ def _describe_result(result: RunResult) -> list[str]:
         lines.append(f"FAILED: {failure}")
     if not result.failures:
         verdict = build_verdict(result)
-        lines.append(f"{verdict.state}: {verdict.reason}")
+        state = verdict.state
+        if state == "unjudged":
+            # The word alone does not say whether CI goes on.
+            state = f"unjudged (exit status {OK})"
+        lines.append(f"{state}: {verdict.reason}")
     return lines
 
 

@@ -41,6 +41,7 @@ from pytest_autotune.report.process_gate import list_folder_errors
 from pytest_autotune.report.process_reports import (
     join_processes,
     list_report_files,
+    may_be_same_file,
     read_process_report,
     without_repeated,
 )
@@ -253,7 +254,7 @@ class ReportedUse:
 
         :param file: the path or URL of the cache. On the machine of the run, the file may be in another folder.
         """
-        if any(_may_be_same_file(path, file) for path in self.loaded_paths):
+        if any(may_be_same_file(path, file) for path in self.loaded_paths):
             return True
         for entry in cache.entries:
             was_loaded = entry.identity.digest in self.record.initial_entries
@@ -284,21 +285,6 @@ class ReportedUse:
             # A test without tuners asked for no entry, and the same test may ask for entries in another run.
             return f"{self.path}: {collected.bypass_reason}, so it may need any entry, and no entry was dropped"
         return ""
-
-
-def _may_be_same_file(path: str, other_path: str) -> bool:
-    """Whether two paths or URLs may name one file, seen from different folders: the shorter is the end of the longer.
-
-    This is so for ``tests/a.pb`` and ``/ci/tests/a.pb``, but not for ``tests/a.pb`` and ``b/a.pb``.
-    """
-    name_pairs = zip(_list_names_backwards(path), _list_names_backwards(other_path), strict=False)
-    return all(name == other_name for name, other_name in name_pairs)
-
-
-def _list_names_backwards(path: str) -> list[str]:
-    """Return the names in a path or URL, the last first: ``["a.pb", "tests"]`` for ``../tests/a.pb?optional``."""
-    names = path.partition("?")[0].split("/")
-    return [name for name in reversed(names) if name not in ("", ".", "..")]
 
 
 class UnusedSelection:

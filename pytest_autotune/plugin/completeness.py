@@ -306,13 +306,19 @@ def _is_folder(config: pytest.Config, argument: str) -> bool:
 def _parse_typed_options(config: pytest.Config) -> argparse.Namespace:
     """Return the options that the user chose for this run, without those of the ini file's ``addopts``.
 
-    They stand on the command line or in the environment variable ``PYTEST_ADDOPTS``, which users and CI jobs set for a
-    run. Pytest itself keeps only one mixture with the ini file's options. So these arguments are parsed once more, by
+    Pytest itself keeps only one mixture with the ini file's options. So these arguments are parsed once more, by
     pytest's own parser: it knows the options of all plugins, and also reads ``-ka`` and ``-qk a``.
     """
-    typed_arguments = shlex.split(os.environ.get("PYTEST_ADDOPTS", ""))
-    typed_arguments += map(str, config.invocation_params.args)
-    return config._parser.parse_known_args(typed_arguments)
+    return config._parser.parse_known_args(_list_typed_arguments(config))
+
+
+def _list_typed_arguments(config: pytest.Config) -> list[str]:
+    """Return the arguments that the user chose for this run, without those of the ini file's ``addopts``.
+
+    They stand on the command line or in the environment variable ``PYTEST_ADDOPTS``, which users and CI jobs set for a
+    run.
+    """
+    return [*shlex.split(os.environ.get("PYTEST_ADDOPTS", "")), *map(str, config.invocation_params.args)]
 
 
 def _describe_selecting_options(config: pytest.Config) -> str:
@@ -346,8 +352,11 @@ def _describe_replaced_addopts(config: pytest.Config) -> str:
 
 
 def _is_plugin_switched_off(config: pytest.Config, name: str) -> bool:
-    """Whether the user typed ``-p no:NAME``. The ini value ``addopts`` belongs to the suite, so it does not count."""
-    arguments = " ".join(map(str, config.invocation_params.args))
+    """Whether the user typed ``-p no:NAME``, also in ``PYTEST_ADDOPTS``.
+
+    The ini value ``addopts`` belongs to the suite, so it does not count.
+    """
+    arguments = " ".join(_list_typed_arguments(config))
     return re.search(rf"(^|\s)-p\s*no:{name}(\s|$)", arguments) is not None
 
 

@@ -243,7 +243,7 @@ def explain_lost_gpus(result: RunResult) -> str:
         reason = _describe_left_out_tests(result)
     if not reason and not result.collected.has_visible_gpu:
         reason = "no GPU is visible"
-    return describe_lost_gpus(reason, result.gpus)
+    return describe_lost_gpus(reason, result.gpus, result.collected.lookups)
 
 
 def _describe_left_out_tests(result: RunResult) -> str:
@@ -275,7 +275,7 @@ def describe_skipped_tests(count: int) -> str:
     return f"{describe_count(count, 'test was', 'tests were')} skipped"
 
 
-def describe_lost_gpus(reason: str, gpus: Collection[Device]) -> str:
+def describe_lost_gpus(reason: str, gpus: Collection[Device], lookups: Iterable[Lookup]) -> str:
     """Return the failure of a run in which no test asked for a kernel on a GPU of the loaded entries.
 
     The tests of the CPU alone may have passed. The text is empty without a reason, or if the caches have no entries for
@@ -283,14 +283,28 @@ def describe_lost_gpus(reason: str, gpus: Collection[Device]) -> str:
 
     :param reason: why the GPU is probably lost, such as ``3 tests were skipped``.
     :param gpus: the GPUs for which the caches have entries.
+    :param lookups: of the run. If they asked on a GPU of another type, no GPU is lost, but the entries do not fit.
     """
     if not reason or not gpus:
         return ""
-    names = " and ".join(sorted({gpu.name for gpu in gpus}))
+    names = _join_device_names(gpus)
+    asked_devices = [lookup.problem.device for lookup in lookups]
+    asked_gpus = [device for device in asked_devices if device.is_gpu]
+    if asked_gpus:
+        asked_names = _join_device_names(asked_gpus)
+        return (
+            f"the cache has entries for {names}, but the tests ran kernels on {asked_names} only (add entries for "
+            f"{asked_names} with --autotune-update, or run the suite on a machine with {names})"
+        )
     return (
         f"the cache has entries for {names}, but no test ran a kernel on such a GPU: {reason} (run "
         f"the suite on a machine with this GPU)"
     )
+
+
+def _join_device_names(devices: Iterable[Device]) -> str:
+    """Return the names of some devices, each once: ``NVIDIA A100 and NVIDIA H100``."""
+    return " and ".join(sorted({device.name for device in devices}))
 
 
 def _explain_unseen_errors(result: RunResult) -> str:

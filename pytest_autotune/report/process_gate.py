@@ -28,9 +28,16 @@ from pytest_autotune.report.gate import (
     has_lookup_on,
     judge,
 )
-from pytest_autotune.report.process_reports import LoadedCache, ProcessReport, RetryKey, build_joint_result
+from pytest_autotune.report.process_reports import (
+    LoadedCache,
+    ProcessReport,
+    RetryKey,
+    build_joint_result,
+    may_be_same_file,
+)
 from pytest_autotune.run.ci_run import RUN_ID_VARIABLE
 from pytest_autotune.run.finish import list_gpus
+from pytest_autotune.run.lookup import Lookup
 from pytest_autotune.run.process_record import ProcessRecord
 from pytest_autotune.run.result import Gate, RunResult
 from pytest_autotune.run.settle import InitialCaches
@@ -224,14 +231,18 @@ def _explain_lost_gpus(records: Sequence[ProcessRecord], caches: Sequence[Judged
 
     A machine without its GPU skips the tests of kernels, and all other tests pass. A loss is probable if three things
     come together: the caches have entries for GPUs, no test of any process asked for a kernel on such a GPU, and some
-    tests may not have run.
+    tests may not have run. The GPU of optional caches may be absent.
     """
+    if all(record.is_optional for record in records):
+        return ""
     cache_entries = [entry for judged in caches for entry in judged.cache.entries]
     gpus = list_gpus(cache_entries, [record.request.policy for record in records])
+    lookups: list[Lookup] = []
     for record in records:
         if has_lookup_on(record.collected.lookups, gpus, record.request.policy):
             return ""
-    return describe_lost_gpus(_explain_unrun_gpu_tests(records), gpus)
+        lookups += record.collected.lookups
+    return describe_lost_gpus(_explain_unrun_gpu_tests(records), gpus, lookups)
 
 
 def _explain_unrun_gpu_tests(records: Sequence[ProcessRecord]) -> str:
@@ -244,10 +255,7 @@ def _explain_unrun_gpu_tests(records: Sequence[ProcessRecord]) -> str:
         skipped_count += record.collected.test_counts.get("skipped", 0)
     if skipped_count:
         return describe_skipped_tests(skipped_count)
-    # A process that loads only optional caches may run on a machine without their GPU.
-    may_lack_gpu = all(record.is_optional for record in records)
-    has_visible_gpu = any(record.collected.has_visible_gpu for record in records)
-    if not may_lack_gpu and not has_visible_gpu:
+    if not any(record.collected.has_visible_gpu for record in records):
         return "no GPU is visible"
     for record in reversed(records):
         if record.collected.has_only_skips:
@@ -331,7 +339,7 @@ def _find_run_error(report: ProcessReport, run_id: str) -> str:
     if report.error:
         return report.error
     if report.ci_run.id != run_id:
-        return f"{_describe_other_run(report.ci_run.id, run_id)} (remove old reports)"
+        return _describe_other_run(report.ci_run.id, run_id)
     if report.record is not None and report.record.collected.is_interrupted:
         return "the run was interrupted"
     if report.record is not None:
@@ -362,19 +370,31 @@ def _find_cache_error(report: ProcessReport, caches: Sequence[JudgedCache]) -> s
     if not report.loaded:
         return "the process loaded no cache (add --autotune-load=PATH to its command)"
     for loaded in report.loaded:
-        if not any(judged.is_loaded_as(loaded) for judged in caches):
+        if any(judged.is_loaded_as(loaded) for judged in caches):
+            continue
+        if any(may_be_same_file(loaded.path, judged.path) for judged in caches):
             return f"the process loaded another version of {loaded.path} than this command checks ({_BYTES_ADVICE})"
+        return f"the process loaded {loaded.path}, which this command does not check (add it to the command)"
     return ""
 
 
 def _describe_other_run(other_run_id: str, run_id: str) -> str:
-    """Return the difference between the CI run of a report and this run: ``is a report of CI run 2, not of CI run 3``.
+    """Return the difference between the CI run of a report and this run, with the remedy.
+
+    Example: ``is a report of CI run 2, not of CI run 3 (remove old reports)``.
 
     :param other_run_id: the id of the report's run; empty if that run has no id.
     :param run_id: the id of this run; empty if this run has no id.
     """
+    # A process in a container often lacks the variables of the CI system.
     if not run_id:
-        return f"is a report of CI run {other_run_id}, but other reports are of a run without an id"
+        return (
+            f"is a report of CI run {other_run_id}, but other reports are of a run without an id (remove old reports; "
+            f"or set {RUN_ID_VARIABLE}={other_run_id} for the other processes, for example in their container)"
+        )
     if not other_run_id:
-        return f"is a report of a run without an id, not of CI run {run_id}"
-    return f"is a report of CI run {other_run_id}, not of CI run {run_id}"
+        return (
+            f"is a report of a run without an id, not of CI run {run_id} (remove old reports; or set "
+            f"{RUN_ID_VARIABLE}={run_id} for the process, for example in its container)"
+        )
+    return f"is a report of CI run {other_run_id}, not of CI run {run_id} (remove old reports)"

@@ -31,6 +31,9 @@ from pytest_autotune.run.request import RunRequest
 from pytest_autotune.run.result import RunResult
 from pytest_autotune.run.settle import EndedRun, InitialCaches, settle_run
 
+#: The error of a report that was begun and not ended. Pytest refuses, for example, a path that does not exist.
+_NOT_ENDED = "the process has not ended: it was killed, pytest refused its arguments, or it is still running"
+
 
 @dataclass(frozen=True)
 class LoadedCache:
@@ -42,6 +45,21 @@ class LoadedCache:
 
     path: str
     digest: str
+
+
+def may_be_same_file(path: str, other_path: str) -> bool:
+    """Whether two paths or URLs may name one file, seen from different folders: the shorter is the end of the longer.
+
+    This is so for ``tests/a.pb`` and ``/ci/tests/a.pb``, but not for ``tests/a.pb`` and ``b/a.pb``.
+    """
+    name_pairs = zip(_list_names_backwards(path), _list_names_backwards(other_path), strict=False)
+    return all(name == other_name for name, other_name in name_pairs)
+
+
+def _list_names_backwards(path: str) -> list[str]:
+    """Return the names in a path or URL, the last first: ``["a.pb", "tests"]`` for ``../tests/a.pb?optional``."""
+    names = path.partition("?")[0].split("/")
+    return [name for name in reversed(names) if name not in ("", ".", "..")]
 
 
 class RetryKey(NamedTuple):
@@ -103,7 +121,7 @@ def read_process_report(path: Path) -> ProcessReport:
             return ProcessReport(name, error=_describe_format_version(report["format_version"]))
         ci_run = _decode_ci_run(report["run"])
         if not report["finished"]:
-            return ProcessReport(name, ci_run, error="the process has not ended: it was killed, or is still running")
+            return ProcessReport(name, ci_run, error=_NOT_ENDED)
         loaded = []
         for cache in report["loaded"]:
             loaded.append(LoadedCache(read_text(cache, "path"), read_text(cache, "digest")))

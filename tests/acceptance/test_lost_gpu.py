@@ -156,6 +156,25 @@ def test_the_gate_command_fails_if_no_process_sees_a_gpu(
     assert main(["gate", "cache.textproto", "--reports=reports/", "--expect=1"]) == 0, "the GPU may be absent"
 
 
+def test_the_gate_names_the_gpu_type_that_has_no_entries(
+    two_devices: Suite, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The GPU is not lost, although a test was skipped."""
+    test = two_devices.folder / "test_a.py"
+    test.write_text("import pytest\ndef test_a(): pytest.skip('slow')\n")
+
+    result = two_devices.load("--autotune-max-misses=100%", "--autotune-report=reports/", TOY_DEVICE="Other GPU")
+
+    message = (
+        "the cache has entries for Toy GPU, but the tests ran kernels on Other GPU only (add entries for Other GPU "
+        "with --autotune-update, or run the suite on a machine with Toy GPU)"
+    )
+    result.stdout.fnmatch_lines([f"!* {message} !*"])
+    capsys.readouterr()
+    assert main(["gate", "cache.textproto", "--reports=reports/", "--expect=1", "--max-misses=100%"]) == 1
+    assert f"FAILED: {message}" in capsys.readouterr().out
+
+
 def test_the_gate_passes_a_run_with_pytest_options_that_run_no_test(two_devices: Suite) -> None:
     for option in ("--fixtures", "--markers", "--collect-only", "--cache-show", "--version"):
         assert two_devices.load("--autotune-max-misses=0", option).ret == 0

@@ -317,16 +317,24 @@ def test_gate_command_fails_for_a_report_field_of_a_wrong_type(gate: Gate, damag
         (
             "today",
             "yesterday",
-            "is a report of CI run yesterday, not of CI run today",
+            "is a report of CI run yesterday, not of CI run today (remove old reports)",
             "tomorrow",
-            [f"is a report of CI run {run_id}, not of CI run tomorrow" for run_id in ("today", "today", "yesterday")],
+            [
+                f"is a report of CI run {run_id}, not of CI run tomorrow (remove old reports)"
+                for run_id in ("today", "today", "yesterday")
+            ],
         ),
         (
             "",
             "2",
-            "is a report of CI run 2, but other reports are of a run without an id",
+            "is a report of CI run 2, but other reports are of a run without an id (remove old reports; or set "
+            "AUTOTUNE_RUN_ID=2 for the other processes, for example in their container)",
             "2",
-            ["is a report of a run without an id, not of CI run 2"] * 2,
+            [
+                "is a report of a run without an id, not of CI run 2 (remove old reports; or set AUTOTUNE_RUN_ID=2 for "
+                "the process, for example in its container)"
+            ]
+            * 2,
         ),
     ],
 )
@@ -344,11 +352,34 @@ def test_the_gate_command_fails_for_a_report_with_another_run_id(
     gate.run_parts("test_c.py", AUTOTUNE_RUN_ID=other_id)
 
     assert gate.judge("--expect=3") == 1
-    assert f"FAILED: reports/{gate.report_of('test_c.py').name}: {error} (remove old reports)" in gate.lines
+    assert f"FAILED: reports/{gate.report_of('test_c.py').name}: {error}" in gate.lines
     monkeypatch.setenv("AUTOTUNE_RUN_ID", judged_id)
     assert gate.judge("--expect=3") == 1
-    errors = [line.partition(".json: ")[2] for line in gate.lines if line.endswith("(remove old reports)")]
-    assert sorted(errors) == [f"{judged_error} (remove old reports)" for judged_error in judged_errors]
+    errors = [line.partition(".json: ")[2] for line in gate.lines if "is a report of" in line]
+    assert sorted(errors) == judged_errors
+
+
+def test_gate_command_names_a_loaded_cache_that_it_does_not_check(gate: Gate) -> None:
+    (gate.suite.folder / "other.textproto").write_bytes(gate.suite.cache.read_bytes() + b"\n")
+    gate.suite.load(REPORTS, "--autotune-load=other.textproto")
+
+    assert gate.judge("--expect=1") == 1
+    errors = [line for line in gate.lines if line.startswith("FAILED: ")]
+    (report,) = gate.reports
+    assert errors == [
+        f"FAILED: reports/{report.name}: the process loaded other.textproto, which this command does not check "
+        "(add it to the command)"
+    ]
+    assert gate.judge("--expect=1", caches=("cache.textproto", "other.textproto")) == 0
+
+
+def test_gate_command_fails_if_pytest_refused_the_arguments(gate: Gate) -> None:
+    gate.suite.load(REPORTS, "nowhere.py")
+
+    assert gate.judge("--expect=1") == 1
+    assert gate.lines[-1].endswith(
+        "the process has not ended: it was killed, pytest refused its arguments, or it is still running"
+    )
 
 
 def test_gate_command_fails_if_the_cache_changed_between_runs(gate: Gate) -> None:
@@ -483,6 +514,20 @@ def test_gate_command_checks_no_unused_entries_if_a_process_had_no_gpu(
         f"unused autotune cache entries were not checked: {path}: did not use the cache: no GPU is visible ({remedy})"
     )
     assert any(reason in line for line in gate.lines), gate.lines
+    assert gate.lines[-1].startswith("unjudged (exit status 0): unused autotune cache entries were not checked: ")
+
+
+@pytest.mark.parametrize("query", ["", "?optional"])
+def test_a_skipped_test_fails_the_gate_command_unless_its_cache_is_optional(gate: Gate, query: str) -> None:
+    """The verdict is the one of a single process."""
+    gate.suite.run("--autotune-load=cache.textproto", "--autotune-update", TOY_DEVICE="CPU")
+    (gate.suite.folder / "test_c.py").write_text(SKIPPED.format(name="c"))
+    result = gate.suite.run(
+        f"--autotune-load=cache.textproto{query}", "--autotune-max-misses=0", REPORTS, TOY_DEVICE="CPU"
+    )
+
+    assert result.ret == (0 if query else 1)
+    assert gate.judge("--expect=1") == result.ret
 
 
 def test_the_gate_command_over_one_part_names_the_prune_command(gate: Gate) -> None:
@@ -584,6 +629,17 @@ def test_the_gate_command_counts_slower_choices_of_all_processes(gate: Gate) -> 
     assert gate.judge("--expect=3", "--max-drift=2") == 0
     assert gate.judge("--expect=3", "--max-drift=1") == 1
     assert gate.lines[-1] == "FAILED: too many autotune choices are slower than another candidate: 2, at most 1 allowed"
+
+
+def test_gate_command_names_the_processes_that_raced_no_choice(gate: Gate) -> None:
+    gate.suite.load(REPORTS, "--autotune-verify=all", "test_a.py")
+    gate.suite.load(REPORTS, "test_b.py")
+
+    assert gate.judge("--expect=2", "--max-drift=0") == 0
+    name = gate.report_of("test_b.py").name
+    assert f"reports/{name}: ran without --autotune-verify, so its choices were not raced" in gate.lines
+    assert "verify all: 2 choices raced" in gate.lines
+    assert not any("does not support races" in line for line in gate.lines)
 
 
 @pytest.mark.parametrize(

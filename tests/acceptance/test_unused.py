@@ -632,9 +632,12 @@ def test_prune_works_on_a_cache_outside_rootdir_named_in_the_ini(
     assert entries(serial_suite) == 2
 
 
-def test_a_run_without_the_unittest_plugin_prunes_no_entry(serial_suite: Suite) -> None:
+@pytest.mark.parametrize(("typed", "environment"), [(["-p", "no:unittest"], ""), ([], "-p no:unittest")])
+def test_a_run_without_the_unittest_plugin_prunes_no_entry(
+    serial_suite: Suite, typed: list[str], environment: str
+) -> None:
     shrunk(serial_suite)
 
-    serial_suite.run(*PRUNE, "-p", "no:unittest")
+    serial_suite.run(*PRUNE, *typed, PYTEST_ADDOPTS=environment)
 
     assert entries(serial_suite) == 3
