@@ -385,7 +385,7 @@ def test_a_load_of_a_torch_compile_dump_measures_nothing(gpu_runs: Runs) -> None
     assert gpu_runs.load.report["tuning_seconds"] == 0
 
 
-def test_a_search_that_a_skip_ended_is_repeated_at_next_launch(gpu_runs: Runs) -> None:
+def test_a_tuning_that_pytest_skip_ended_is_repeated_at_the_next_launch(gpu_runs: Runs) -> None:
     assert gpu_runs.dump.facts_of("test_skipped_in_a_search")["measurements"]
     assert gpu_runs.dump.counts["unrecorded"] == 0
 
@@ -407,7 +407,7 @@ def test_a_choice_found_by_coordinate_descent_is_a_hit(gpu_runs: Runs) -> None:
     assert len(row["candidates"]) > 2
 
 
-def test_a_hit_compiles_only_the_chosen_config(gpu_runs: Runs) -> None:
+def test_an_inductor_hit_compiles_only_the_chosen_config(gpu_runs: Runs) -> None:
     assert len(gpu_runs.dump.facts_of("test_softmax")["compilations"]) > 2
     assert len(gpu_runs.load.facts_of("test_softmax")["compilations"]) == 1
     assert len(gpu_runs.load.facts_of("test_mlp")["compilations"]) == 1
@@ -423,7 +423,7 @@ def test_a_hit_compiles_only_the_chosen_config(gpu_runs: Runs) -> None:
         "test_user_kernel_elsewhere",
     ],
 )
-def test_a_new_graph_number_or_cache_folder_is_the_same_problem(gpu_runs: Runs, test: str) -> None:
+def test_a_kernel_of_another_graph_or_cache_folder_is_the_same_problem(gpu_runs: Runs, test: str) -> None:
     measured = [line for line in gpu_runs.dump.facts_of(test)["measurements"] if "XBLOCK: 16" in line]
     first = gpu_runs.dump.facts_of("test_user_kernel" if "user" in test else "test_softmax")
 
@@ -439,7 +439,7 @@ def test_another_shape_or_dtype_is_another_inductor_problem(gpu_runs: Runs) -> N
     assert {row["label"] for row in softmaxes} == {"fp32", "fp16"}
 
 
-def test_a_matmul_entry_has_the_times_of_all_templates(gpu_runs: Runs) -> None:
+def test_an_inductor_matmul_entry_has_the_times_of_all_templates(gpu_runs: Runs) -> None:
     (row,) = gpu_runs.dump.rows("inductor.template")
 
     assert row["kernel"] == "mm"
@@ -449,7 +449,7 @@ def test_a_matmul_entry_has_the_times_of_all_templates(gpu_runs: Runs) -> None:
     assert any("BLOCK_M=64" in candidate["label"] for candidate in row["candidates"])
 
 
-def test_each_fusion_measurement_has_an_entry_with_a_time(gpu_runs: Runs) -> None:
+def test_each_measurement_of_an_inductor_fusion_gets_an_entry_with_a_time(gpu_runs: Runs) -> None:
     rows = gpu_runs.dump.rows("inductor.fusion")
 
     assert [row["kernel"] for row in rows] == ["triton_poi_fused_add_relu", "triton_tem_fused_add_mm_relu"]
@@ -458,7 +458,7 @@ def test_each_fusion_measurement_has_an_entry_with_a_time(gpu_runs: Runs) -> Non
 
 
 @pytest.mark.skipif(device.count_usable_cores() < 2, reason="compiles in threads only with two cores or more")
-def test_a_load_without_a_dump_compiles_in_threads(gpu_runs: Runs) -> None:
+def test_a_load_compiles_inductor_kernels_in_threads_and_a_dump_does_not(gpu_runs: Runs) -> None:
     assert gpu_runs.dump.facts_of("test_softmax")["threads"] == ["MainThread"]
     for test in ("test_softmax", "test_mlp", "test_user_kernel"):
         threads = gpu_runs.load.facts_of(test)["threads"]
@@ -467,7 +467,7 @@ def test_a_load_without_a_dump_compiles_in_threads(gpu_runs: Runs) -> None:
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="forks")
-def test_a_dump_compiles_candidates_in_forked_children(gpu_runs: Runs, tmp_path: Path) -> None:
+def test_a_dump_compiles_inductor_candidates_in_forked_children(gpu_runs: Runs, tmp_path: Path) -> None:
     (tmp_path / "test_compiled.py").write_text(GPU_SUITE)
     options = (DUMP, "-k", "test_softmax and not test_softmax_")
 
@@ -509,12 +509,12 @@ def test_each_inductor_template_is_measured_once_and_then_a_hit(template_runs: R
     assert template_runs.load.report["tuning_seconds"] == 0
 
 
-def test_a_compiled_kernel_that_is_never_launched_is_no_miss(template_runs: Runs) -> None:
+def test_an_inductor_kernel_that_is_compiled_but_not_launched_is_no_miss(template_runs: Runs) -> None:
     for run in (template_runs.dump, template_runs.load):
         assert run.rows("inductor.config") == []
 
 
-def test_a_template_key_has_inputs_and_operator_arguments(template_runs: Runs) -> None:
+def test_the_key_of_an_inductor_template_has_inputs_and_arguments(template_runs: Runs) -> None:
     keys = [row["key"] for row in template_runs.dump.rows("inductor.template")]
     inputs = "cuda float16[512, 256], cuda float16[256, 512]"
     convolutions = [key for key in keys if "stride" in key]
@@ -531,7 +531,7 @@ def test_a_template_key_has_inputs_and_operator_arguments(template_runs: Runs) -
     assert {key["padding"] for key in convolutions} == {"(0, 0)", "(1, 1)"}
 
 
-def test_the_choice_between_cpu_templates_is_dumped_and_hit(cpu_runs: Runs) -> None:
+def test_the_choice_of_an_inductor_cpu_template_is_dumped_and_then_a_hit(cpu_runs: Runs) -> None:
     (row,) = cpu_runs.dump.rows("inductor.template")
 
     assert cpu_runs.dump.facts[""]["measured"] == [2]
@@ -543,7 +543,7 @@ def test_the_choice_between_cpu_templates_is_dumped_and_hit(cpu_runs: Runs) -> N
     assert {candidate["label"].split()[0] for candidate in row["candidates"]} == {"CppTemplate", "ExternKernel"}
 
 
-def test_cache_files_of_inductor_are_unchanged_after_a_run(cpu_runs: Runs) -> None:
+def test_a_run_writes_no_graph_cache_of_inductor_and_keeps_a_user_file(cpu_runs: Runs) -> None:
     for folder in (cpu_runs.folder / "inductor of the dump", cpu_runs.folder / "inductor"):
         assert not list(folder.glob("fxgraph*"))
         assert not list(folder.glob("aotautograd*"))
@@ -609,7 +609,7 @@ def test_settings():
 """
 
 
-def test_without_inductor_entries_torch_keeps_its_graph_caches(tmp_path: Path) -> None:
+def test_a_load_without_inductor_entries_keeps_the_graph_caches_of_torch(tmp_path: Path) -> None:
     (tmp_path / "test_settings.py").write_text(SETTINGS)
     (tmp_path / "cache.textproto").write_text("format_version: 1\n")
 
@@ -695,7 +695,7 @@ class Symbol:
 
 
 @pytest.mark.usefixtures("on_h200")
-def test_a_pad_mm_key_has_symbolic_sizes_and_settings() -> None:
+def test_the_key_of_an_inductor_padding_has_symbolic_sizes_and_settings() -> None:
     module = PadModule()
     run, looked_up = a_session(is_dumping=True)
     Paddings(Benchmarks()).hook(module, run, Patches(run, "inductor.pad_mm"))
@@ -711,7 +711,7 @@ def test_a_pad_mm_key_has_symbolic_sizes_and_settings() -> None:
     assert key(4)[-1] == Value("settings", "deterministic algorithms", "settings")
 
 
-def test_a_padding_decision_is_visible_only_in_its_thread() -> None:
+def test_an_inductor_padding_decision_is_visible_only_in_its_own_thread() -> None:
     paddings = Paddings(Benchmarks())
     decision = PaddingDecision(None, "aten.mm", MATRIX.device, "")  # type: ignore[arg-type]
 
@@ -737,7 +737,7 @@ def template_entry(*candidates: Candidate) -> Entry:
     return Entry(Problem("inductor.template", "mm", (), H200), candidates=candidates)
 
 
-def test_template_times_are_found_by_id_or_else_by_label() -> None:
+def test_the_times_of_a_loaded_template_are_found_by_id_or_else_by_label() -> None:
     same, renamed, new = template("a-1", "mm_1"), template("b-2", "mm_2", "BLOCK=2"), template("c-3", "mm_3", "BLOCK=3")
     decision = TemplateDecision([same, renamed, new])
     entry = template_entry(
@@ -759,7 +759,7 @@ def test_the_template_that_a_sweep_picks_is_used_as_the_winner() -> None:
 
 
 @pytest.mark.parametrize(("tuned_with", "compiles"), [("torch 2.11.0", False), ("torch 2.11.0", True), ("now", False)])
-def test_a_template_tuned_with_another_torch_is_test_compiled(tuned_with: str, compiles: bool) -> None:
+def test_a_choice_of_another_torch_version_is_compiled_before_it_is_used(tuned_with: str, compiles: bool) -> None:
     compilations = []
 
     def precompile() -> None:
@@ -802,7 +802,7 @@ def combined_kernel(*blocks: int) -> Any:
     )
 
 
-def test_a_combined_kernel_has_the_same_key_in_every_process() -> None:
+def test_a_combined_inductor_kernel_has_the_same_key_in_every_process() -> None:
     assert identity.kernel_key(combined_kernel(64, 128), "list") == identity.kernel_key(
         combined_kernel(64, 128), "list"
     )
@@ -843,14 +843,14 @@ def key_of_call(call: Any, op: str = "mm") -> dict[str, Any]:
     return key
 
 
-def test_a_template_key_has_non_default_arguments_and_outputs() -> None:
+def test_the_key_of_a_template_has_only_non_default_arguments_and_outputs() -> None:
     assert key_of_call(ExternKernelCaller(alpha=1, beta=1, out_dtype=None, use_fast_accum=False)) == {}
     assert key_of_call(ExternKernelCaller(alpha=2, use_fast_accum=True)) == {"alpha": 2, "use_fast_accum": True}
     assert key_of_call(ExternKernelCaller("float32")) == {"output": "float32"}
     assert key_of_call(ExternKernelCaller(strides=(1, 8))) == {"output": "[8, 4] strides [1, 8]"}
 
 
-def test_a_template_key_has_non_default_gpu_settings(
+def test_the_key_of_a_template_has_only_non_default_gpu_settings(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     import torch
@@ -872,7 +872,7 @@ def test_a_template_key_has_non_default_gpu_settings(
     assert key_of_call(ExternKernelCaller()) == {"settings": "blas=Cublaslt"}
 
 
-def test_a_template_key_has_non_default_cpp_settings_on_a_cpu() -> None:
+def test_the_key_of_a_cpu_template_has_only_non_default_cpp_settings() -> None:
     import torch._inductor.config as config
 
     on_cpu, on_gpu = ExternKernelCaller(), ExternKernelCaller()
@@ -893,7 +893,7 @@ def test_the_key_of_a_generated_template_is_a_digest_of_its_code() -> None:
     assert key_of_call(first) == key_of_call(first) != key_of_call(second)
 
 
-def test_a_non_default_benchmark_policy_is_in_the_key() -> None:
+def test_a_non_default_inductor_benchmark_policy_is_in_the_problem_key() -> None:
     inputs = "[('cpu', 'torch.int8', 8, 1, 0)]"
     cudagraph = f"{inputs}:benchmark_policy=cudagraph_auto:cudagraph_unroll=10"
 

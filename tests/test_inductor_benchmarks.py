@@ -75,7 +75,7 @@ def hooked(inductor: Any, gpu: Gpu) -> tuple[Benchmarks, Session]:
     return part, session
 
 
-def test_the_inductor_benchmark_is_replaced_only_in_a_search() -> None:
+def test_the_plugin_replaces_the_inductor_benchmark_only_during_a_tuning() -> None:
     inductor = Inductor()
     part, _ = hooked(inductor, Gpu())
     tuning = a_tuning()
@@ -89,7 +89,7 @@ def test_the_inductor_benchmark_is_replaced_only_in_a_search() -> None:
     assert len(inductor.benchmarked) == 1
 
 
-def test_each_thread_takes_the_gpu_lock_for_its_own_search() -> None:
+def test_each_thread_takes_the_gpu_lock_only_for_its_own_tuning() -> None:
     """A search in another thread begins and ends while a search of this thread measures."""
     inductor = Inductor()
     part, _ = hooked(inductor, Gpu())
@@ -120,7 +120,9 @@ def test_each_thread_takes_the_gpu_lock_for_its_own_search() -> None:
         (True, {}),
     ],
 )
-def test_inductor_itself_times_cpu_calls_and_unknown_calls(deterministic: bool, arguments: dict[str, Any]) -> None:
+def test_calls_on_a_cpu_and_unknown_calls_are_timed_by_inductor_itself(
+    deterministic: bool, arguments: dict[str, Any]
+) -> None:
     inductor = Inductor(deterministic)
     part, _ = hooked(inductor, Gpu())
 
@@ -128,7 +130,7 @@ def test_inductor_itself_times_cpu_calls_and_unknown_calls(deterministic: bool, 
         assert inductor.benchmarker.benchmark(lambda: 5.0, **arguments) == INDUCTORS_TIME_MS
 
 
-def test_the_inductor_benchmark_repeats_a_call_that_raises() -> None:
+def test_a_call_that_raises_while_measured_is_repeated_by_inductor() -> None:
     inductor = Inductor()
     part, session = hooked(inductor, Gpu())
 
@@ -141,7 +143,7 @@ def test_the_inductor_benchmark_repeats_a_call_that_raises() -> None:
     assert not session.notes
 
 
-def test_a_torch_with_an_unknown_benchmark_gets_a_note() -> None:
+def test_a_torch_with_an_unknown_benchmark_measures_itself_with_a_note() -> None:
     _, session = hooked(SimpleNamespace(), Gpu())
 
     assert session.notes == ["inductor: this torch has a benchmark that pytest-autotune does not know; torch measures"]
@@ -213,7 +215,7 @@ def race_kernel(part: Benchmarks, kernel: Kernel) -> list[float]:
     return [times_ms[launcher] for launcher in kernel.launchers]
 
 
-def test_raced_candidates_get_copies_of_arguments_they_change() -> None:
+def test_measured_candidates_get_copies_of_arguments_that_they_change() -> None:
     part, _ = hooked(Inductor(), Gpu())
     kernel = Kernel([9.0, 5.02, 5.0, 30.0, 5.01])
     with part.measuring(a_tuning()):
@@ -224,7 +226,7 @@ def test_raced_candidates_get_copies_of_arguments_they_change() -> None:
     assert kernel.arguments == {"copy of x"}
 
 
-def test_a_race_does_not_replace_a_benchmarker_of_the_user() -> None:
+def test_measuring_does_not_replace_a_benchmarker_of_the_user() -> None:
     inductor = Inductor()
     part, _ = hooked(inductor, Gpu())
     inductor.benchmarker = SimpleNamespace(benchmark=lambda: 1.0, benchmark_gpu=lambda: 1.0)

@@ -119,7 +119,7 @@ def outcomes(lookups: list[Lookup]) -> list[str]:
     return [str(lookup.outcome.value) for lookup in lookups if lookup.outcome is not None]
 
 
-def test_a_successful_search_ends_in_chosen_with_recorded_times() -> None:
+def test_a_successful_inductor_tuning_uses_the_choice_and_records_times() -> None:
     session, lookups = a_session(is_dumping=True)
     autotuner = CachingAutotuner(TIMES_MS)
     kernel = compile_kernel(autotuner, session)
@@ -139,7 +139,7 @@ def test_a_successful_search_ends_in_chosen_with_recorded_times() -> None:
 @pytest.mark.parametrize(
     "error", [RuntimeError("launch failed"), pytest.skip.Exception("for now"), KeyboardInterrupt()]
 )
-def test_after_a_failed_search_the_next_launch_starts_a_new_one(error: BaseException) -> None:
+def test_after_a_failed_inductor_tuning_the_next_launch_starts_a_new_one(error: BaseException) -> None:
     session, lookups = a_session(is_dumping=True)
     autotuner = CachingAutotuner(TIMES_MS)
     kernel = compile_kernel(autotuner, session)
@@ -155,7 +155,7 @@ def test_after_a_failed_search_the_next_launch_starts_a_new_one(error: BaseExcep
     assert recorded_entry(lookups).choice is not None
 
 
-def test_with_on_miss_error_each_launch_without_an_entry_fails() -> None:
+def test_with_on_miss_error_each_inductor_launch_without_an_entry_fails() -> None:
     session, _ = a_session((), on_miss="error")
     autotuner = CachingAutotuner({16: 3.0}, scaled_block=8)
     kernel = compile_kernel(autotuner, session)
@@ -167,7 +167,7 @@ def test_with_on_miss_error_each_launch_without_an_entry_fails() -> None:
     assert not autotuner.launched
 
 
-def test_a_hit_compiles_and_launches_only_the_loaded_choice() -> None:
+def test_an_inductor_hit_compiles_and_launches_only_the_loaded_choice() -> None:
     session, lookups = a_session((an_entry(16),))
     autotuner = CachingAutotuner(TIMES_MS)
 

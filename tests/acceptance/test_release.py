@@ -35,7 +35,7 @@ def run(*command: str | Path, status: int = 0, **environment: str) -> str:
 
 @pytest.mark.index
 @pytest.mark.nightly
-def test_the_readmes_first_minute_works_with_the_built_wheel(tmp_path: Path) -> None:
+def test_the_first_minute_of_the_readme_works_with_the_built_wheel(tmp_path: Path) -> None:
     """The wheel is built from the sdist. The first minute has an environment of its own and 120 seconds."""
     run(".ci/build", tmp_path / "dist")
     assert sorted(path.suffix for path in (tmp_path / "dist").iterdir()) == [".gz", ".whl"]

@@ -78,7 +78,7 @@ def changed(suite: Suite) -> Suite:
     return suite
 
 
-def test_the_json_report_fits_its_schema_and_the_junit_counts(changed: Suite) -> None:
+def test_the_json_report_fits_its_schema_and_agrees_with_junit_xml(changed: Suite) -> None:
     """The counts agree with the rows and with the properties in junit.xml."""
     options = ["--autotune-dump=new.textproto", "--junitxml=junit.xml"]
     report = changed.report("--autotune-load=cache.textproto", *options)
@@ -120,14 +120,14 @@ def test_the_json_report_describes_a_miss_and_the_gate_verdict(changed: Suite) -
     assert report["dump"] is None
 
 
-def test_a_report_without_a_load_lists_tuned_problems(suite: Suite) -> None:
+def test_the_json_report_of_a_run_without_a_load_lists_tuned_problems(suite: Suite) -> None:
     report = suite.write().report()
 
     assert report["counts"]["tuned"] == len(suite.tunings) == 4
     assert {row["outcome"] for row in report["lookups"]} == {None}
 
 
-def test_several_reports_and_missing_folders_are_written(serial_suite: Suite) -> None:
+def test_several_report_options_write_each_file_and_create_its_folder(serial_suite: Suite) -> None:
     serial_suite.write().run("--autotune-report=a.json", "--autotune-report=out/deep/b.json")
 
     first = (serial_suite.folder / "a.json").read_text()
@@ -157,7 +157,7 @@ def in_the_way():
 
 @pytest.mark.parametrize("gate", [[], ["--autotune-max-misses=0"]])
 @pytest.mark.parametrize("args", [[], ["-q"], ["-qq"]])
-def test_an_unwritable_report_fails_the_run(serial_suite: Suite, args: list[str], gate: list[str]) -> None:
+def test_a_report_that_cannot_be_written_fails_the_run(serial_suite: Suite, args: list[str], gate: list[str]) -> None:
     """The summary has a single line about the report. The line of a failed gate has both failures."""
     serial_suite.write(test_op="def test_op(tune): tune('lib.op')").prepare_dump()
     serial_suite.write(test_op="def test_op(tune): tune('lib.op', M=1)")

@@ -56,7 +56,7 @@ def as_user(suite: Suite, **files: str) -> None:
         ("a dangling link", "is not a folder"),
     ],
 )
-def test_a_lock_folder_of_another_user_or_a_file_adds_one_line(
+def test_a_run_that_cannot_use_the_lock_folder_passes_with_one_line(
     suite: Suite, section, place: Path, obstacle: str, message: str
 ) -> None:
     """The folder belongs to another user, or is a file or a dangling link. Both runs pass and dump as usual."""
@@ -143,7 +143,7 @@ events.FileIO = Full
 
 
 @pytest.mark.parametrize("room", [0, 2000, 10**6])
-def test_a_failed_dump_announces_tunings_the_next_run_recovers(
+def test_a_failed_dump_says_how_many_tunings_the_next_run_will_write(
     serial_suite: Suite, section, monkeypatch: pytest.MonkeyPatch, room: int
 ) -> None:
     """The dump cannot be written, and the log has room for none, some or all tunings."""

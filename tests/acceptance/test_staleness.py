@@ -51,7 +51,7 @@ def test_the_reason_of_a_miss_or_stale_row_names_the_change(
     assert line.endswith(f": {row['reason']}")
 
 
-def test_a_mismatch_row_names_the_tuning_and_the_running_gpu(suite: Suite) -> None:
+def test_on_another_gpu_the_summary_names_the_tuned_and_the_running_gpu(suite: Suite) -> None:
     suite.write(test_op=ask("M=1")).serial.prepare_dump(TOY_DEVICE="Old GPU")
 
     result = suite.load(TOY_DEVICE="New GPU")
@@ -65,7 +65,7 @@ def test_a_mismatch_row_names_the_tuning_and_the_running_gpu(suite: Suite) -> No
     assert suite.tunings == ["lib.op [('M', 1)]"]
 
 
-def test_misses_on_a_new_gpu_are_joined_unless_a_run_is_verbose(suite: Suite, section) -> None:
+def test_misses_on_a_new_gpu_are_one_row_unless_the_run_is_verbose(suite: Suite, section) -> None:
     suite.write().serial.prepare_dump(TOY_DEVICE="Old GPU")
     suite.pytester.makepyfile(test_more="def test_more(tune): tune('lib.more')")
 
@@ -127,7 +127,7 @@ def test_the_gate_counts_stale_problems_even_with_on_stale_use(
     assert rows(section(result))[0].startswith("STALE")
 
 
-def test_with_on_stale_use_a_choice_outside_the_list_is_retuned(serial_suite: Suite) -> None:
+def test_with_on_stale_use_a_choice_that_is_no_candidate_is_tuned_again(serial_suite: Suite) -> None:
     serial_suite.write(test_op=ask("M=1")).prepare_dump()
     serial_suite.write(test_op=ask("M=1, times={'c': 1.0}"))
 
@@ -192,7 +192,7 @@ KINDS = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_with_on_miss_error_a_test_that_catches_the_error_fails(serial_suite: Suite, kind: str) -> None:
+def test_on_miss_error_fails_the_run_even_if_a_test_catches_the_error(serial_suite: Suite, kind: str) -> None:
     serial_suite.write(test_op=ask("M=1")).prepare_dump()
     text = SWALLOW.replace("KIND", KINDS[kind])
     # A failure that a test expects is one of its own making, not a cache's.
@@ -209,7 +209,7 @@ def test_with_on_miss_error_a_test_that_catches_the_error_fails(serial_suite: Su
     result.stdout.no_fnmatch_line("*Traceback*")
 
 
-def test_with_on_miss_error_stale_or_uncacheable_problems_fail(suite: Suite) -> None:
+def test_with_on_miss_error_stale_and_uncacheable_problems_fail_the_test(suite: Suite) -> None:
     far = suite.write(test_op=ask("")).folder / "far.textproto"
     suite.serial.run(f"--autotune-dump={far}", TOY_DEVICE="Far GPU")
     far.write_text(far.read_text().replace("lib.op", "lib.far"))

@@ -61,7 +61,7 @@ def test_a_sweep_seed_picks_the_same_candidates_with_workers(suite: Suite, secti
     ]
 
 
-def test_a_sweep_in_two_parts_runs_both_candidates_of_problems(serial_suite: Suite) -> None:
+def test_a_sweep_in_two_parts_runs_both_candidates_of_each_problem(serial_suite: Suite) -> None:
     """This holds for every problem of the suite."""
     serial_suite.write(test_lib=SUITE)
 
@@ -143,7 +143,7 @@ def test_a_sweep_in_2_parts_notes_a_problem_with_3_candidates(serial_suite: Suit
     ]
 
 
-def test_a_sweep_ignores_the_ini_load_and_refuses_a_load_option(serial_suite: Suite) -> None:
+def test_a_sweep_ignores_a_load_in_the_ini_and_refuses_a_load_option(serial_suite: Suite) -> None:
     """A load, a dump or a limit on the command line is a usage error."""
     serial_suite.write(test_lib=SUITE)
     serial_suite.pytester.makeini("[pytest]\nautotune_load = none.pb\nautotune_max_misses = 0\n")

@@ -90,7 +90,9 @@ LEFT = "; toy tuned by itself, and nothing was saved"
 
 
 @pytest.mark.parametrize("ends", ["raise RuntimeError('no')", "pytest.skip('no')", "pytest.xfail('no')", "exit(2)"])
-def test_a_search_that_raises_is_unrecorded_and_passes_the_gate(serial_suite: Suite, section, ends: str) -> None:
+def test_a_tuning_that_raises_an_error_is_not_saved_and_passes_the_gate(
+    serial_suite: Suite, section, ends: str
+) -> None:
     """The summary has an UNRECORDED row and a hint. A gate on misses passes."""
     serial_suite.write(test_lib="def test_op(tune): tune('lib.op', M=1)").prepare_dump()
     raises = RAISES.format(m=1).replace('raise RuntimeError("the device is gone\\nand more")', ends)
@@ -107,7 +109,7 @@ def test_a_search_that_raises_is_unrecorded_and_passes_the_gate(serial_suite: Su
     ]
 
 
-def test_an_unrecorded_search_of_a_problem_with_entry_is_listed(serial_suite: Suite, section) -> None:
+def test_an_unsaved_tuning_is_listed_even_if_the_problem_has_an_entry(serial_suite: Suite, section) -> None:
     both = RAISES.format(m=1).replace('"lib.bad"', "\"lib.op\", M=1, source='other'")
 
     dumped = serial_suite.write(test_lib=both).dump()
@@ -117,7 +119,7 @@ def test_an_unrecorded_search_of_a_problem_with_entry_is_listed(serial_suite: Su
     assert (section(dumped)[0], section(loaded)[0], loaded.ret) == (row, row, 0)
 
 
-def test_the_summary_hints_at_update_only_for_recordable_misses(serial_suite: Suite, section) -> None:
+def test_the_summary_suggests_an_update_only_for_misses_it_would_save(serial_suite: Suite, section) -> None:
     serial_suite.write(test_lib="def test_op(tune): tune('lib.op', M=1)").prepare_dump()
     serial_suite.write(test_lib=RAISES.format(m=2))
 
@@ -127,7 +129,7 @@ def test_the_summary_hints_at_update_only_for_recordable_misses(serial_suite: Su
     assert hints[1].startswith("An update does not help for unrecorded problems")
 
 
-def test_a_search_that_fails_once_and_then_works_is_recorded(serial_suite: Suite) -> None:
+def test_a_tuning_that_fails_once_and_then_works_is_saved(serial_suite: Suite) -> None:
     again = RAISES.format(m=1) + "\ndef test_good(tune): tune('lib.bad')\n"
 
     report = serial_suite.write(test_lib=again).report("--autotune-dump=cache.textproto")
@@ -135,7 +137,7 @@ def test_a_search_that_fails_once_and_then_works_is_recorded(serial_suite: Suite
     assert (report["counts"]["tuned"], report["counts"]["unrecorded"]) == (2, 0)
 
 
-def test_updates_and_quiet_runs_count_unrecorded_searches(serial_suite: Suite, section) -> None:
+def test_the_summary_of_updates_and_quiet_runs_counts_unsaved_tunings(serial_suite: Suite, section) -> None:
     serial_suite.write(test_lib="def test_op(tune): tune('lib.op', M=1)").prepare_dump()
     serial_suite.write(test_lib=RAISES.format(m=1))
 
@@ -160,7 +162,7 @@ def test_updates_and_quiet_runs_count_unrecorded_searches(serial_suite: Suite, s
     ],
     ids=["after the search", "before the lookup"],
 )
-def test_after_adapter_errors_a_dump_says_nothing_was_recorded(
+def test_after_adapter_errors_a_dump_says_that_no_tuning_could_be_saved(
     serial_suite: Suite, module: str, lines: list[str]
 ) -> None:
     """The summary does not say that nothing was tuned."""
@@ -173,7 +175,7 @@ def test_after_adapter_errors_a_dump_says_nothing_was_recorded(
     result.stdout.no_fnmatch_line("no kernel was tuned*")
 
 
-def test_an_entry_of_only_failures_is_a_hit_in_the_next_run(serial_suite: Suite, section) -> None:
+def test_an_entry_whose_candidates_all_failed_is_a_hit_in_the_next_run(serial_suite: Suite, section) -> None:
     """The dump counts it separately and keeps a text without addresses of memory."""
     dumped = serial_suite.write(test_lib=CANNOT).dump("--autotune-report=report.json")
 
@@ -197,7 +199,7 @@ def test_a_problem_without_a_usable_candidate_counts_as_tuned(serial_suite: Suit
     assert (report["counts"]["tuned"], report["counts"]["failed"]) == (2, 0)
 
 
-def test_no_entry_is_unused_after_an_error_in_the_adapter(serial_suite: Suite) -> None:
+def test_no_entry_is_reported_unused_after_an_error_in_the_adapter(serial_suite: Suite) -> None:
     """The failed call may have used any of the tuner's entries."""
     serial_suite.write(test_lib="def test(tune): tune('lib.op', M=1); tune('lib.op', M=2)").prepare_dump()
     serial_suite.write(test_lib="def test(tune): tune('lib.op', M=1); tune('lib.op', M=object())")
@@ -205,7 +207,7 @@ def test_no_entry_is_unused_after_an_error_in_the_adapter(serial_suite: Suite) -
     assert serial_suite.report("--autotune-load=cache.textproto")["unused"] == []
 
 
-def test_a_temporary_failure_replaces_no_choice_in_the_cache(serial_suite: Suite) -> None:
+def test_a_tuning_that_fails_temporarily_replaces_no_saved_choice(serial_suite: Suite) -> None:
     """The loaded file has another code's entry, so its choice was not tried."""
     serial_suite.write(test_lib=TUNED_BY_HAND)
     serial_suite.run("--autotune-dump=old.textproto", SOURCES="one")
@@ -222,7 +224,7 @@ def test_a_temporary_failure_replaces_no_choice_in_the_cache(serial_suite: Suite
 
 
 @pytest.mark.parametrize("lacks", ["compiler", "memory"])
-def test_a_failed_search_does_not_change_the_dumped_file(serial_suite: Suite, lacks: str) -> None:
+def test_a_tuning_that_fails_does_not_change_the_dumped_file(serial_suite: Suite, lacks: str) -> None:
     """Another search of the same run succeeds. The file stays as it was."""
     serial_suite.write(test_lib=TUNED_BY_HAND)
     serial_suite.dump(SOURCES="one two")
@@ -233,7 +235,7 @@ def test_a_failed_search_does_not_change_the_dumped_file(serial_suite: Suite, la
     assert serial_suite.cache.read_bytes() == before
 
 
-def test_a_loaded_choice_that_no_longer_compiles_is_replaced(serial_suite: Suite) -> None:
+def test_an_update_replaces_a_loaded_choice_that_no_longer_compiles(serial_suite: Suite) -> None:
     serial_suite.write(test_lib=REJECTED.replace("{rejects}", "False")).prepare_dump()
     serial_suite.write(test_lib=REJECTED.replace("{rejects}", "True")).load("--autotune-update")
 
@@ -243,7 +245,7 @@ def test_a_loaded_choice_that_no_longer_compiles_is_replaced(serial_suite: Suite
     assert [row["outcome"] for row in report["lookups"]] == ["hit", "hit"]
 
 
-def test_with_keep_candidates_existing_entries_get_candidates(serial_suite: Suite) -> None:
+def test_with_keep_candidates_a_dump_adds_candidates_to_old_entries(serial_suite: Suite) -> None:
     serial_suite.write().prepare_dump()
     before = serial_suite.cache.read_text()
 

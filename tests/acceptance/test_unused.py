@@ -29,7 +29,7 @@ def unused(lines: list[str]) -> list[str]:
     return [line for line in lines if line.startswith("UNUSED")]
 
 
-def test_a_complete_load_lists_unused_entries_and_how_to_prune(suite: Suite, section) -> None:
+def test_a_complete_run_lists_unused_entries_and_the_command_to_drop_them(suite: Suite, section) -> None:
     lines = section(shrunk(suite).load())
 
     assert unused(lines) == ["UNUSED toy:lib.op (M=2): no test used this entry"]
@@ -61,7 +61,7 @@ def test_op(tune): tune("lib.op", M=1)
 """
 
 
-def test_a_run_of_a_module_with_odd_globals_is_complete(serial_suite: Suite, section) -> None:
+def test_a_run_of_a_test_module_with_proxy_globals_counts_as_complete(serial_suite: Suite, section) -> None:
     """The globals are a proxy without an object, and a class that pytest does not collect."""
     suite = serial_suite.write(test_op=ODD_GLOBALS)
     suite.prepare_dump()
@@ -73,7 +73,7 @@ def test_a_run_of_a_module_with_odd_globals_is_complete(serial_suite: Suite, sec
 
 
 @everywhere
-def test_the_suggested_prune_command_removes_the_unused_entry(suite: Suite) -> None:
+def test_running_the_suggested_update_with_prune_removes_the_unused_entry(suite: Suite) -> None:
     result = shrunk(suite).run(*PRUNE)
 
     assert entries(suite) == 2
@@ -81,7 +81,7 @@ def test_the_suggested_prune_command_removes_the_unused_entry(suite: Suite) -> N
     result.stdout.fnmatch_lines(["2 hits; 2 entries written to cache.textproto: 2 unchanged, 1 removed"])
 
 
-def test_a_dump_keeps_unused_entries_and_names_them(serial_suite: Suite, section) -> None:
+def test_a_dump_keeps_unused_entries_and_lists_them_in_the_summary(serial_suite: Suite, section) -> None:
     lines = section(shrunk(serial_suite).dump())
 
     assert unused(lines) == ["UNUSED toy:lib.op (M=2): no test used this entry"]
@@ -97,7 +97,7 @@ KEPT = {
 
 
 @pytest.mark.parametrize("case", KEPT)
-def test_an_entry_of_another_device_or_tuner_is_never_unused(serial_suite: Suite, section, case: str) -> None:
+def test_an_entry_of_another_device_or_tuner_is_never_called_unused(serial_suite: Suite, section, case: str) -> None:
     """The entry is of another device, version or tuner, or of a module that was not imported. Prune keeps the entry."""
     test = """
         import os
@@ -113,7 +113,7 @@ def test_an_entry_of_another_device_or_tuner_is_never_unused(serial_suite: Suite
     assert entries(serial_suite) == 2
 
 
-def test_an_entry_of_an_imported_but_uncalled_kernel_is_unused(suite: Suite, section) -> None:
+def test_an_entry_of_an_imported_but_uncalled_kernel_is_called_unused(suite: Suite, section) -> None:
     (suite.folder / "library.py").write_text("")
     suite.write(
         test_op="import library\ndef test_op(tune): tune('library.gone')",
@@ -126,7 +126,7 @@ def test_an_entry_of_an_imported_but_uncalled_kernel_is_unused(suite: Suite, sec
     assert unused(lines) == ["UNUSED toy:library.gone: no test used this entry"]
 
 
-def test_an_entry_of_a_kernel_in_autotune_ignore_is_not_unused(serial_suite: Suite, section) -> None:
+def test_an_entry_of_a_kernel_in_autotune_ignore_is_not_called_unused(serial_suite: Suite, section) -> None:
     (serial_suite.folder / "library.py").write_text("")
     tests = "import library\ndef test_op(tune):\n    tune('lib.op')\n    tune('library.op')"
     serial_suite.write(test_op=tests).prepare_dump()
@@ -282,7 +282,7 @@ def incomplete(suite: Suite, kind: str) -> tuple[list[str], str]:
 
 
 @pytest.mark.parametrize("kind", INCOMPLETE)
-def test_an_incomplete_run_prunes_no_entry(serial_suite: Suite, section, kind: str) -> None:
+def test_an_incomplete_run_with_update_prune_removes_no_entry(serial_suite: Suite, section, kind: str) -> None:
     """The summary names no unused entry and says why the run was not complete."""
     args, reason = incomplete(serial_suite, kind)
 
@@ -293,7 +293,7 @@ def test_an_incomplete_run_prunes_no_entry(serial_suite: Suite, section, kind: s
     assert entries(serial_suite) == 3
 
 
-def test_prune_drops_nothing_if_pytest_addopts_clears_addopts(serial_suite: Suite, section) -> None:
+def test_update_prune_removes_nothing_if_pytest_addopts_clears_addopts(serial_suite: Suite, section) -> None:
     """The doctest is a test of the suite only by the option in ``addopts``."""
     doctest = "def add():\n    '''\n    >>> 1 + 1\n    2\n    '''"
     shrunk(serial_suite).pytester.makeini("[pytest]\naddopts = --doctest-modules\n")
@@ -324,7 +324,7 @@ def test_prune_drops_nothing_if_pytest_addopts_clears_addopts(serial_suite: Suit
         "args at the collection",
     ],
 )
-def test_an_incomplete_run_with_workers_prunes_no_entry(serial_suite: Suite, kind: str) -> None:
+def test_an_incomplete_run_with_workers_and_update_prune_removes_no_entry(serial_suite: Suite, kind: str) -> None:
     args, reason = incomplete(serial_suite, kind)
     serial_suite.distribution = DISTRIBUTIONS["n2"]
 
@@ -335,7 +335,7 @@ def test_an_incomplete_run_with_workers_prunes_no_entry(serial_suite: Suite, kin
 
 
 @pytest.mark.parametrize("kind", ["replaced args", "another collection"])
-def test_the_gates_pass_a_run_whose_test_paths_a_plugin_replaced(
+def test_the_gates_pass_a_run_whose_test_paths_another_plugin_replaced(
     serial_suite: Suite, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Such a run is a part of the suite: an entry is not unused, and the part may ask for nothing."""
@@ -361,7 +361,9 @@ def test_the_gates_pass_a_run_whose_test_paths_a_plugin_replaced(
     ids=["more", "absolute", "root"],
 )
 @pytest.mark.parametrize("testpaths", ["tests more", "tests more/test_*.py"])
-def test_a_run_is_complete_if_a_plugin_drops_no_test_path(serial_suite: Suite, testpaths: str, hook: str) -> None:
+def test_a_run_counts_as_complete_if_another_plugin_drops_no_test_path(
+    serial_suite: Suite, testpaths: str, hook: str
+) -> None:
     below(serial_suite).pytester.makeini(f"[pytest]\ntestpaths = {testpaths}\n")
     with (serial_suite.folder / "conftest.py").open("a") as file:
         file.write(f"\n{hook}")
@@ -372,7 +374,7 @@ def test_a_run_is_complete_if_a_plugin_drops_no_test_path(serial_suite: Suite, t
 
 
 @pytest.mark.parametrize("typed", [[], ["--pyargs", "below"]])
-def test_a_run_of_the_whole_package_with_pyargs_is_complete(serial_suite: Suite, typed: list[str]) -> None:
+def test_a_run_of_the_whole_package_with_pyargs_counts_as_complete(serial_suite: Suite, typed: list[str]) -> None:
     package = shrunk(serial_suite).folder / "below"
     package.mkdir()
     (package / "__init__.py").write_text("")
@@ -385,14 +387,14 @@ def test_a_run_of_the_whole_package_with_pyargs_is_complete(serial_suite: Suite,
     assert entries(serial_suite) == 2
 
 
-def test_only_a_verbose_run_says_why_it_checked_no_unused_entry(serial_suite: Suite, section) -> None:
+def test_only_a_verbose_run_says_why_unused_entries_were_not_checked(serial_suite: Suite, section) -> None:
     args, reason = incomplete(serial_suite, "-k")
 
     assert section(serial_suite.load(*args)) == ["1 hit"]
     serial_suite.load("-v", *args).stdout.fnmatch_lines([f"unused entries were not checked: {reason}"])
 
 
-def test_an_incomplete_pruning_run_still_adds_new_entries(serial_suite: Suite) -> None:
+def test_an_incomplete_run_with_update_prune_still_adds_new_entries(serial_suite: Suite) -> None:
     shrunk(serial_suite).write(test_new="def test_new(tune): tune('lib.new')\ndef test_fails(): assert 0")
 
     serial_suite.run(*PRUNE)
@@ -400,7 +402,7 @@ def test_an_incomplete_pruning_run_still_adds_new_entries(serial_suite: Suite) -
     assert entries(serial_suite) == 4
 
 
-def test_a_pruning_run_with_collect_only_changes_no_cache(serial_suite: Suite) -> None:
+def test_update_prune_with_collect_only_changes_no_cache_file(serial_suite: Suite) -> None:
     before = shrunk(serial_suite).cache.read_bytes()
 
     result = serial_suite.run(*PRUNE, "--collect-only")
@@ -409,7 +411,9 @@ def test_a_pruning_run_with_collect_only_changes_no_cache(serial_suite: Suite) -
     assert serial_suite.cache.read_bytes() == before
 
 
-def test_a_run_started_in_a_subfolder_prunes_no_entry(serial_suite: Suite, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_update_prune_in_a_run_started_in_a_subfolder_removes_no_entry(
+    serial_suite: Suite, monkeypatch: pytest.MonkeyPatch
+) -> None:
     shrunk(serial_suite).pytester.makeini("[pytest]\nautotune_load = cache.textproto\n")
     below = serial_suite.folder / "below"
     below.mkdir()
@@ -434,7 +438,7 @@ def test_a_run_started_in_a_subfolder_prunes_no_entry(serial_suite: Suite, monke
         ("", ["."]),
     ],
 )
-def test_naming_all_testpaths_in_the_command_is_a_complete_run(
+def test_a_run_that_names_all_testpaths_counts_as_complete(
     serial_suite: Suite, testpaths: str, typed: list[str]
 ) -> None:
     """A run without paths is complete, too."""
@@ -446,7 +450,7 @@ def test_naming_all_testpaths_in_the_command_is_a_complete_run(
 
 
 @pytest.mark.parametrize("has_ini_file", [True, False])
-def test_naming_a_rootdir_with_an_ini_file_is_a_complete_run(
+def test_a_run_that_names_a_rootdir_with_an_ini_file_counts_as_complete(
     serial_suite: Suite, monkeypatch: pytest.MonkeyPatch, has_ini_file: bool
 ) -> None:
     """Pytest starts in another folder. Without an ini file the run is not complete."""
@@ -473,7 +477,7 @@ def test_naming_a_rootdir_with_an_ini_file_is_a_complete_run(
         ("", ["tests"]),
     ],
 )
-def test_a_run_of_other_paths_than_testpaths_prunes_no_entry(
+def test_update_prune_in_a_run_of_other_paths_than_testpaths_removes_none(
     serial_suite: Suite, testpaths: str, typed: list[str]
 ) -> None:
     below(serial_suite).pytester.makeini(f"[pytest]\ntestpaths = {testpaths}\n")
@@ -502,7 +506,7 @@ def below(suite: Suite) -> Suite:
         ["-k", "", "-m", ""],
     ],
 )
-def test_a_run_is_complete_with_options_that_deselect_no_test(serial_suite: Suite, args: list[str]) -> None:
+def test_a_run_with_options_that_deselect_no_test_counts_as_complete(serial_suite: Suite, args: list[str]) -> None:
     shrunk(serial_suite).run(*PRUNE, *args)
 
     assert entries(serial_suite) == 2
@@ -510,7 +514,7 @@ def test_a_run_is_complete_with_options_that_deselect_no_test(serial_suite: Suit
 
 @pytest.mark.skipif("n2" not in DISTRIBUTIONS, reason="only a worker can crash and leave its run alive")
 @pytest.mark.parametrize("restarts", [[], ["--max-worker-restart=0"]])
-def test_a_run_with_a_crashed_worker_prunes_no_entry(serial_suite: Suite, restarts: list[str]) -> None:
+def test_update_prune_in_a_run_with_a_crashed_worker_removes_no_entry(serial_suite: Suite, restarts: list[str]) -> None:
     """Prune drops nothing, even if a replacement finished the tests."""
     shrunk(serial_suite).write(test_z="import os\ndef test_z(): os._exit(1)")
     serial_suite.distribution = DISTRIBUTIONS["n2"]
@@ -521,7 +525,7 @@ def test_a_run_with_a_crashed_worker_prunes_no_entry(serial_suite: Suite, restar
     result.stdout.fnmatch_lines(["no unused entry was removed, because the run was not complete: worker gw* crashed"])
 
 
-def test_a_run_that_reruns_each_test_is_complete(suite: Suite) -> None:
+def test_a_run_in_which_a_plugin_repeats_each_test_counts_as_complete(suite: Suite) -> None:
     """A repeated report of what was looked up is no second lookup."""
     again = """
 import pytest
@@ -555,7 +559,7 @@ def test_inner(tune):
 """
 
 
-def test_a_hit_counts_entries_of_its_inner_tunings_as_used(serial_suite: Suite, section) -> None:
+def test_a_hit_counts_entries_of_tunings_inside_its_tuning_as_used(serial_suite: Suite, section) -> None:
     """Only the outer tuning requests the inner problem. A hit of the outer problem does not run it."""
     serial_suite.write(test_lib=NESTED.format(source="one")).prepare_dump()
 
@@ -568,7 +572,7 @@ def test_a_hit_counts_entries_of_its_inner_tunings_as_used(serial_suite: Suite, 
     assert serial_suite.report("--autotune-load=cache.textproto")["counts"]["hit"] == 2  # both of lib.inner
 
 
-def test_an_update_also_renames_a_kernel_in_asked_by(serial_suite: Suite) -> None:
+def test_an_update_renames_a_moved_kernel_also_in_field_asked_by(serial_suite: Suite) -> None:
     """The entry's field asked_by gets the new name of the outer tuning."""
     serial_suite.write(test_lib=NESTED.format(source="one")).prepare_dump()
     serial_suite.write(test_lib=NESTED.format(source="one").replace("lib.outer", "lib.renamed"))
@@ -579,7 +583,7 @@ def test_an_update_also_renames_a_kernel_in_asked_by(serial_suite: Suite) -> Non
     assert serial_suite.load("--autotune-fail-on-unused").ret == 0
 
 
-def test_entries_of_a_nested_tuning_are_unused_without_the_outer(serial_suite: Suite) -> None:
+def test_an_entry_of_an_inner_tuning_is_unused_if_no_test_tunes_the_outer(serial_suite: Suite) -> None:
     serial_suite.write(test_lib=NESTED.format(source="one")).prepare_dump()
     serial_suite.write(test_lib="def test_inner(tune): tune('lib.inner', M=1)")
 
@@ -600,7 +604,7 @@ def test_entries_of_a_nested_tuning_are_unused_without_the_outer(serial_suite: S
         ),
     ],
 )
-def test_prune_drops_nothing_from_a_cache_outside_the_rootdir(
+def test_update_prune_removes_nothing_from_a_cache_outside_the_rootdir(
     serial_suite: Suite, monkeypatch: pytest.MonkeyPatch, has_ini_files: bool, cache: str, reason: str
 ) -> None:
     """With ini files, the run is that of a package inside a repository. Without, the rootdir is the current folder."""
@@ -618,7 +622,7 @@ def test_prune_drops_nothing_from_a_cache_outside_the_rootdir(
     assert Path(cache).read_text().count("entries {") == 3
 
 
-def test_prune_works_on_a_cache_outside_rootdir_named_in_the_ini(
+def test_update_prune_changes_a_cache_outside_rootdir_if_the_ini_names_it(
     serial_suite: Suite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     below(serial_suite)
@@ -633,7 +637,7 @@ def test_prune_works_on_a_cache_outside_rootdir_named_in_the_ini(
 
 
 @pytest.mark.parametrize(("typed", "environment"), [(["-p", "no:unittest"], ""), ([], "-p no:unittest")])
-def test_a_run_without_the_unittest_plugin_prunes_no_entry(
+def test_update_prune_without_the_unittest_plugin_removes_no_entry(
     serial_suite: Suite, typed: list[str], environment: str
 ) -> None:
     shrunk(serial_suite)

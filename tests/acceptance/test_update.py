@@ -20,7 +20,7 @@ def outdated(serial_suite: Suite) -> Suite:
     return serial_suite.write(test_op=OPS.format(ms="1, 2", more=""), test_stale=STALE.format(source="two"))
 
 
-def test_autotune_update_writes_misses_into_the_loaded_cache(outdated: Suite, section) -> None:
+def test_option_autotune_update_writes_misses_into_the_loaded_cache(outdated: Suite, section) -> None:
     outdated.pytester.makeini("[pytest]\nautotune_load = cache.textproto\n")
     assert section(outdated.run())[-1] == "Re-run with --autotune-update to update the cache."
 
@@ -30,7 +30,7 @@ def test_autotune_update_writes_misses_into_the_loaded_cache(outdated: Suite, se
     assert section(outdated.run()) == ["3 hits"]
 
 
-def test_a_dump_counts_the_comment_lines_that_it_drops(outdated: Suite, section) -> None:
+def test_an_update_counts_the_comment_lines_that_it_removes_from_a_file(outdated: Suite, section) -> None:
     """The plugin's own comments, in the file's header and beside choices, do not count."""
     text = outdated.cache.read_text()
     edited = text.replace("entries {", "# Reviewed: keep.\nentries {\n  # The usual size.", 1)
@@ -44,7 +44,7 @@ def test_a_dump_counts_the_comment_lines_that_it_drops(outdated: Suite, section)
     assert "comment" not in section(outdated.load("--autotune-update"))[-1]
 
 
-def test_an_update_overrides_on_miss_on_stale_and_dump_in_ini(outdated: Suite, section) -> None:
+def test_option_update_overrides_on_miss_on_stale_and_dump_in_the_ini(outdated: Suite, section) -> None:
     outdated.pytester.makeini(
         "[pytest]\nautotune_load = cache.textproto\nautotune_dump = other.textproto\nautotune_on_miss = error\n"
         "autotune_on_stale = use\n"
@@ -58,7 +58,7 @@ def test_an_update_overrides_on_miss_on_stale_and_dump_in_ini(outdated: Suite, s
     assert section(outdated.load("--autotune-dump=")) == ["3 hits"]
 
 
-def test_an_update_writes_into_the_last_of_several_loads(outdated: Suite) -> None:
+def test_an_update_writes_into_the_last_of_several_loaded_caches(outdated: Suite) -> None:
     before = outdated.cache.read_bytes()
 
     outdated.load("--autotune-load=own.textproto", "--autotune-update")
@@ -86,7 +86,7 @@ def test_an_update_without_load_or_with_dump_is_a_usage_error(
     result.stderr.fnmatch_lines([f"ERROR: {problem.format(flag=flag, beside=beside)}"])
 
 
-def test_an_update_with_new_adds_misses_and_keeps_stale_entries(outdated: Suite, section) -> None:
+def test_option_update_new_adds_misses_and_keeps_stale_entries(outdated: Suite, section) -> None:
     """Stale entries keep every byte. The hint still asks for an update of all entries."""
     before = outdated.cache.read_text()
 
@@ -105,7 +105,7 @@ def test_an_update_with_new_adds_misses_and_keeps_stale_entries(outdated: Suite,
     assert section(outdated.load())[-2].startswith("2 hits, 1 stale")
 
 
-def test_an_update_with_new_and_no_miss_does_not_change_the_file(outdated: Suite) -> None:
+def test_option_update_new_without_a_miss_does_not_change_the_file(outdated: Suite) -> None:
     """The JSON report has the field new_only."""
     outdated.load("--autotune-update=new")
     before = outdated.cache.read_bytes()
@@ -163,7 +163,7 @@ def test_the_gate_on_unused_entries_can_be_set_in_the_ini_file(shrunk: Suite) ->
         ),
     ],
 )
-def test_the_unused_gate_passes_an_incomplete_run_with_a_reason(
+def test_the_gate_on_unused_entries_passes_an_incomplete_run_and_says_why(
     shrunk: Suite, section, args: list[str], why: str
 ) -> None:
     result = shrunk.load("-oautotune_fail_on_unused=true", *args)
@@ -172,7 +172,7 @@ def test_the_unused_gate_passes_an_incomplete_run_with_a_reason(
     assert why in section(result)
 
 
-def test_failed_miss_and_unused_gates_are_reported_in_one_line(shrunk: Suite) -> None:
+def test_failed_gates_on_misses_and_unused_entries_are_shown_in_one_line(shrunk: Suite) -> None:
     shrunk.write(test_op=OPS.format(ms="1, 3", more=""))
 
     result = shrunk.load("--autotune-fail-on-unused", "--autotune-max-misses=0")
@@ -213,7 +213,7 @@ def test_new(tune): tune("lib.new", times={"a": 2.0, "b": 1.0})
         (["--autotune-on-stale=use"], "; 2 entries written to cache.textproto: 1 added, 1 unchanged"),
     ],
 )
-def test_a_dump_with_fallbacks_is_not_reported_as_up_to_date(
+def test_a_dump_in_which_a_miss_was_not_tuned_is_not_called_up_to_date(
     serial_suite: Suite, section, args: list[str], counts: str
 ) -> None:
     """A miss or a stale entry got a fallback or an error. The hint names the command to update the cache."""
@@ -229,7 +229,7 @@ def test_a_dump_with_fallbacks_is_not_reported_as_up_to_date(
         assert f"STALE test_lib.py::test_op - toy:lib.op: {reason}; the stale choice was used" in lines
 
 
-def test_a_stale_entry_taken_with_on_stale_use_counts_as_used(serial_suite: Suite, section) -> None:
+def test_a_stale_entry_that_on_stale_use_allowed_counts_as_used(serial_suite: Suite, section) -> None:
     """With --autotune-on-stale=use, a new dump leaves the entry out.
 
     The summary does not say that no test requested it.

@@ -24,7 +24,7 @@ ROW = "SLOWER test_lib.py::test_matmul[{m}] - toy:lib.matmul (M={m}, N=8): the c
 ROW += "1.11 times as long as config=b, which takes "
 
 
-def test_verify_shows_old_and_new_time_of_each_slower_choice(serial_suite: Suite, section: Any) -> None:
+def test_a_verify_run_shows_old_and_new_time_of_each_slower_choice(serial_suite: Suite, section: Any) -> None:
     serial_suite.write(test_lib=SUITE).prepare_dump()
 
     result = serial_suite.load("--autotune-verify", **NOW)
@@ -42,7 +42,7 @@ def test_verify_shows_old_and_new_time_of_each_slower_choice(serial_suite: Suite
     )
 
 
-def test_verify_races_each_choice_once_despite_many_tests(suite: Suite) -> None:
+def test_a_verify_run_measures_each_choice_only_once_despite_many_tests(suite: Suite) -> None:
     """The number of launches does not grow with the number of workers and tests."""
     test_text = 'def test(tune):\n    tune("lib.k", N=1)\n    tune("lib.k", N=1)\n'
     suite.write(**{f"test_{number}": test_text for number in range(3)}).serial.prepare_dump()
@@ -53,7 +53,7 @@ def test_verify_races_each_choice_once_despite_many_tests(suite: Suite) -> None:
     assert len(suite.tunings) < 600  # launches: two races of a pair come to some 500
 
 
-def test_the_json_report_has_verify_verdicts_and_device_seconds(serial_suite: Suite) -> None:
+def test_the_json_report_of_a_verify_run_has_verdicts_and_device_seconds(serial_suite: Suite) -> None:
     serial_suite.write(test_lib=SUITE).prepare_dump()
 
     report = serial_suite.report("--autotune-load=cache.textproto", "--autotune-verify=all", **NOW)
@@ -70,7 +70,9 @@ def test_the_json_report_has_verify_verdicts_and_device_seconds(serial_suite: Su
 
 
 @pytest.mark.parametrize(("limit", "fails"), [("3", False), ("75%", False), ("2", True), ("74%", True), ("0", True)])
-def test_the_drift_gate_fails_a_run_of_too_many_slower_choices(serial_suite: Suite, limit: str, fails: bool) -> None:
+def test_the_gate_on_slower_choices_fails_if_a_verify_run_finds_too_many(
+    serial_suite: Suite, limit: str, fails: bool
+) -> None:
     serial_suite.write(test_lib=SUITE).prepare_dump()
 
     result = serial_suite.load("--autotune-verify", f"--autotune-max-drift={limit}", **NOW)
@@ -83,7 +85,7 @@ def test_the_drift_gate_fails_a_run_of_too_many_slower_choices(serial_suite: Sui
 
 
 @pytest.mark.parametrize("update", [["--autotune-dump=cache.textproto"], ["--autotune-update"]])
-def test_verify_with_a_dump_replaces_only_slower_choices(serial_suite: Suite, update: list[str]) -> None:
+def test_a_verify_run_with_an_update_replaces_only_slower_choices(serial_suite: Suite, update: list[str]) -> None:
     """The next verification changes nothing."""
     serial_suite.write(test_lib=SUITE).prepare_dump()
     before = serial_suite.cache.read_text()
@@ -100,7 +102,7 @@ def test_verify_with_a_dump_replaces_only_slower_choices(serial_suite: Suite, up
     assert serial_suite.cache.read_text() == again
 
 
-def test_three_verify_parts_together_race_every_choice_once(serial_suite: Suite) -> None:
+def test_the_three_parts_of_a_verify_run_measure_every_choice_once(serial_suite: Suite) -> None:
     serial_suite.write(test_lib=SUITE).prepare_dump()
 
     raced = []
@@ -112,7 +114,7 @@ def test_three_verify_parts_together_race_every_choice_once(serial_suite: Suite)
     assert len(raced) == len(set(raced)) == 4
 
 
-def test_the_drift_gate_fails_if_no_choice_was_raced(serial_suite: Suite, section: Any) -> None:
+def test_the_gate_on_slower_choices_fails_if_time_ends_before_measuring(serial_suite: Suite, section: Any) -> None:
     """There was no time for a race. The summary counts the choices that were not raced and gives the reason."""
     serial_suite.write(test_lib=SUITE).prepare_dump()
 
@@ -127,7 +129,7 @@ def test_the_drift_gate_fails_if_no_choice_was_raced(serial_suite: Suite, sectio
     )
 
 
-def test_verify_tunes_misses_and_stale_problems_without_a_race(serial_suite: Suite) -> None:
+def test_a_verify_run_tunes_misses_and_stale_problems_and_compares_none(serial_suite: Suite) -> None:
     serial_suite.write(test_lib='def test(tune, source="one"): tune("lib.k", source=source, N=1)\n').prepare_dump()
     serial_suite.write(test_lib='def test(tune): tune("lib.k", source="two", N=1); tune("lib.k", N=2)\n')
 
@@ -152,7 +154,9 @@ def test_verify_tunes_misses_and_stale_problems_without_a_race(serial_suite: Sui
         ),
     ],
 )
-def test_invalid_combinations_with_verify_are_usage_errors(serial_suite: Suite, args: list[str], message: str) -> None:
+def test_invalid_combinations_with_option_verify_are_usage_errors(
+    serial_suite: Suite, args: list[str], message: str
+) -> None:
     serial_suite.write(test_lib=SUITE)
 
     result = serial_suite.run(*args)
@@ -162,7 +166,7 @@ def test_invalid_combinations_with_verify_are_usage_errors(serial_suite: Suite, 
 
 
 @pytest.mark.parametrize("options", [[], ["--autotune-max-drift=0"], ["--autotune-dump=cache.textproto"]])
-def test_verify_without_a_load_is_a_usage_error(serial_suite: Suite, options: list[str]) -> None:
+def test_option_verify_without_a_loaded_cache_is_a_usage_error(serial_suite: Suite, options: list[str]) -> None:
     result = serial_suite.write(test_lib=SUITE).run("--autotune-verify", *options)
 
     assert result.ret == pytest.ExitCode.USAGE_ERROR
@@ -172,7 +176,7 @@ def test_verify_without_a_load_is_a_usage_error(serial_suite: Suite, options: li
     )
 
 
-def test_verify_in_the_ini_file_allows_an_empty_load_option(serial_suite: Suite, section) -> None:
+def test_option_verify_in_addopts_allows_an_empty_load_option(serial_suite: Suite, section) -> None:
     """The empty --autotune-load= loads nothing on purpose. The summary says that there was no choice to race."""
     ini = "[pytest]\naddopts = --autotune-verify=1/7\nautotune_max_drift = 0\nautotune_load = none.textproto\n"
     serial_suite.write(test_lib=SUITE).pytester.makeini(ini)
@@ -185,7 +189,7 @@ def test_verify_in_the_ini_file_allows_an_empty_load_option(serial_suite: Suite,
     assert lines[-1] == "the speed of the autotune choices was not checked: no cache was loaded"
 
 
-def test_verify_races_choices_that_only_a_marker_loads(serial_suite: Suite) -> None:
+def test_a_verify_run_measures_choices_that_only_a_marker_loads(serial_suite: Suite) -> None:
     serial_suite.write(test_lib=SUITE).prepare_dump()
     marker = "pytestmark = pytest.mark.autotune_cache(load='cache.textproto')\n"
     (serial_suite.folder / "test_lib.py").write_text(SUITE + marker)
@@ -196,7 +200,7 @@ def test_verify_races_choices_that_only_a_marker_loads(serial_suite: Suite) -> N
     result.stdout.fnmatch_lines(["verify all: 4 choices raced*"])
 
 
-def test_the_drift_gate_fails_a_run_if_no_test_used_an_entry(serial_suite: Suite) -> None:
+def test_the_gate_on_slower_choices_fails_if_no_test_used_an_entry(serial_suite: Suite) -> None:
     serial_suite.write().prepare_dump()
     (serial_suite.folder / "test_lib.py").write_text("def test_nothing(): pass")
 
@@ -206,7 +210,7 @@ def test_the_drift_gate_fails_a_run_if_no_test_used_an_entry(serial_suite: Suite
     result.stdout.fnmatch_lines(["!* 4 entries were loaded, but no test used any !*"])
 
 
-def test_the_drift_gate_fails_if_all_tests_of_a_part_skip(serial_suite: Suite) -> None:
+def test_the_gate_on_slower_choices_fails_if_all_selected_tests_skip(serial_suite: Suite) -> None:
     """A machine that has lost its GPU skips all tests of its shard."""
     serial_suite.write().prepare_dump()
     skipping = "import pytest\n@pytest.mark.skip\ndef test_a(): pass\ndef test_b(): pass\n"
@@ -218,7 +222,7 @@ def test_the_drift_gate_fails_if_all_tests_of_a_part_skip(serial_suite: Suite) -
     result.stdout.fnmatch_lines(["!* no test called an autotuned kernel, and no test passed (1 skipped*"])
 
 
-def test_the_drift_gate_fails_if_the_whole_suite_has_no_hit(serial_suite: Suite) -> None:
+def test_the_gate_on_slower_choices_fails_if_the_whole_suite_has_no_hit(serial_suite: Suite) -> None:
     """The loaded choices fit no problem of the suite. A part of the suite may lack hits, so its drift is not judged."""
     serial_suite.write(test_lib='def test_a(tune): tune("lib.k", N=1)\n').prepare_dump()
     serial_suite.write(test_lib='def test_a(tune): tune("lib.k", N=2)\n')
@@ -236,7 +240,7 @@ def test_the_drift_gate_fails_if_the_whole_suite_has_no_hit(serial_suite: Suite)
     assert 'skipped="1"' in (serial_suite.folder / "junit.xml").read_text()
 
 
-def test_the_drift_gate_fails_if_an_option_leaves_out_a_tuner(serial_suite: Suite) -> None:
+def test_the_gate_on_slower_choices_fails_if_an_option_excludes_a_tuner(serial_suite: Suite) -> None:
     """The failure names the option, and names it once if a gate on misses is set, too."""
     serial_suite.write().prepare_dump()
     tune_call = "autotune_cache.tune('a', key={'n': 1}, space=[1, 2], run=str)"
@@ -255,7 +259,7 @@ def test_the_drift_gate_fails_if_an_option_leaves_out_a_tuner(serial_suite: Suit
         assert result.stdout.str().count("leaves out toy") == 1
 
 
-def test_the_drift_gate_fails_if_the_loaded_cache_has_no_entry(serial_suite: Suite) -> None:
+def test_the_gate_on_slower_choices_fails_if_the_loaded_cache_is_empty(serial_suite: Suite) -> None:
     serial_suite.write().cache.write_text("format_version: 1\n")
 
     result = serial_suite.load("--autotune-verify=all", "--autotune-max-drift=0")
@@ -266,7 +270,7 @@ def test_the_drift_gate_fails_if_the_loaded_cache_has_no_entry(serial_suite: Sui
     )
 
 
-def test_verify_with_update_copies_nothing_from_a_marker_cache(serial_suite: Suite) -> None:
+def test_a_verify_run_with_update_copies_no_choice_from_a_marker_cache(serial_suite: Suite) -> None:
     test_text = 'def test(tune): assert tune("lib.op", M=1) == "a"\n'
     marked_test = (
         '@pytest.mark.autotune_cache(load="own.textproto")\ndef test_own(tune): assert tune("lib.op", M=1) == "b"\n'

@@ -66,7 +66,7 @@ def test_miss(tune): tune("lib.missing", M={miss})
 """
 
 
-def test_report_and_junit_are_equal_serially_and_with_workers(suite: Suite) -> None:
+def test_json_report_and_junit_xml_are_equal_serially_and_with_workers(suite: Suite) -> None:
     suite.write(test_mixed=MIXED.format(source="old", miss=1))
     suite.serial.dump()
     suite.write(test_mixed=MIXED.format(source="new", miss=2))
@@ -148,7 +148,7 @@ def test_after_autotune_wait_timeout_a_worker_tunes_by_itself(suite: Suite) -> N
     assert suite.cache.read_text().count("entries {") == 1
 
 
-def test_crosswise_nested_tunings_of_two_workers_do_not_deadlock(suite: Suite) -> None:
+def test_two_workers_whose_nested_tunings_need_each_other_do_not_deadlock(suite: Suite) -> None:
     """Two workers tune problems that request each other's problem during the search."""
     nested = """
         import pytest, time
@@ -178,7 +178,7 @@ def test_ranks_of_a_distributed_run_never_wait_for_each_other(suite: Suite) -> N
     assert len(suite.tunings) == 9
 
 
-def test_a_forked_child_keeps_no_claim_of_its_killed_worker(suite: Suite) -> None:
+def test_a_child_of_a_killed_worker_does_not_stop_others_from_tuning(suite: Suite) -> None:
     forking = """
         import os, signal, pytest, time
 
@@ -208,7 +208,7 @@ def test_a_forked_child_keeps_no_claim_of_its_killed_worker(suite: Suite) -> Non
     assert suite.cache.read_text().count("entries {") == 1
 
 
-def test_remote_workers_can_load_a_cache(suite: Suite) -> None:
+def test_xdist_workers_in_another_folder_use_the_cache_of_the_controller(suite: Suite) -> None:
     """The workers start in another folder and have no folder in common with the controller."""
     suite.write().serial.prepare_dump()
     elsewhere = suite.folder / "elsewhere"
@@ -240,7 +240,7 @@ def pytest_configure(config):
     assert suite.load("--autotune-dump=out.textproto").ret == 0
 
 
-def test_with_spread_gpus_each_worker_gets_one_gpu_in_turn(suite: Suite) -> None:
+def test_option_autotune_spread_gpus_gives_each_worker_one_gpu_in_turn(suite: Suite) -> None:
     seen = "import os, pytest\n@pytest.mark.parametrize('i', range(9))\ndef test_env(i):\n    name = os.environ"
     seen += "['PYTEST_XDIST_WORKER']\n    open('gpu-' + name, 'w').write(os.environ['CUDA_VISIBLE_DEVICES'])\n"
     suite.write(test_env=seen)

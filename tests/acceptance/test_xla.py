@@ -42,7 +42,7 @@ def with_toy_jax(suite: Suite) -> Suite:
     return suite.write(test_jax=JAX_SUITE)
 
 
-def test_a_dumped_jax_suite_loads_without_tuning(jax_suite: Suite) -> None:
+def test_loading_the_cache_of_a_jax_suite_hits_and_tunes_nothing(jax_suite: Suite) -> None:
     dumped = jax_suite.dump()
     tunings = set(jax_suite.tunings)
     loaded = jax_suite.report("--autotune-load=cache.textproto", "--autotune-max-misses=0")
@@ -70,7 +70,7 @@ def test_an_xla_entry_has_device_versions_label_and_time(serial: Suite) -> None:
     assert tanh.candidates == ()
 
 
-def test_with_keep_candidates_all_xla_candidates_have_times(serial: Suite) -> None:
+def test_with_keep_candidates_an_xla_entry_has_times_of_all_candidates(serial: Suite) -> None:
     serial.dump("-oautotune_keep_candidates=true")
 
     entry = next(entry for entry in stores.read_cache(serial.cache).entries if entry.candidates)
@@ -96,7 +96,7 @@ def test_the_row_of_an_xla_miss_names_test_operations_and_shapes(
     assert "3 hits, 1 miss; 1 tuned" in lines
 
 
-def test_an_unmeasured_xla_miss_is_named_by_its_jax_program(
+def test_an_xla_miss_without_a_measurement_is_named_by_its_jax_program(
     serial: Suite, section: Callable[[pytest.RunResult], list[str]]
 ) -> None:
     serial.dump("-ksoftmax")
@@ -133,7 +133,7 @@ def test_a_stale_legacy_xla_entry_names_the_changed_versions(
     assert all(line.endswith(": cuDNN 9.10.0 -> 9.19.0, XLA's entry version 50 -> 52") for line in stale)
 
 
-def test_misses_name_the_legacy_xla_format_of_the_cache(
+def test_misses_say_that_the_loaded_entries_have_the_legacy_xla_format(
     serial: Suite, section: Callable[[pytest.RunResult], list[str]]
 ) -> None:
     serial.dump(TOY_XLA_LAYOUT="legacy")
@@ -143,7 +143,7 @@ def test_misses_name_the_legacy_xla_format_of_the_cache(
     assert sum(line.endswith("those that are loaded are of XLA's legacy (jax <= 0.11.1) format") for line in lines) == 4
 
 
-def test_one_file_serves_both_xla_formats_and_two_gpu_types(serial: Suite) -> None:
+def test_one_cache_file_gives_hits_in_both_xla_formats_and_on_two_gpus(serial: Suite) -> None:
     other = {"TOY_XLA_DEVICE": "a4baa03864db7cfb", "TOY_DEVICE": "NVIDIA H100 80GB HBM3"}
     serial.dump()
     serial.dump(TOY_XLA_LAYOUT="legacy")
@@ -194,7 +194,7 @@ def test_with_on_miss_error_a_jax_miss_fails_its_test(serial: Suite) -> None:
         ('overrides=[("xla_gpu_per_fusion_autotune_cache_dir", "d")]', "the compiler option xla_gpu_per_fusion_"),
     ],
 )
-def test_xla_settings_that_turn_its_cache_off_fail_the_gate(serial: Suite, call: str, reason: str) -> None:
+def test_xla_settings_that_turn_off_the_tuning_of_xla_fail_the_gate(serial: Suite, call: str, reason: str) -> None:
     """The adapter leaves the program to XLA and reports it as untracked, with the setting."""
     serial.dump()
     serial.write(test_jax=f"import jax\ndef test_a(): jax.compile('tanh', {call})")
@@ -225,7 +225,7 @@ def test_unreadable_xla_results_pass_the_tests_and_fail_the_gate(serial: Suite) 
     assert result.ret == pytest.ExitCode.TESTS_FAILED
 
 
-def test_tuning_under_jax_distributed_is_untracked_with_a_reason(serial: Suite) -> None:
+def test_a_tuning_under_jax_distributed_is_listed_with_a_reason(serial: Suite) -> None:
     result = serial.dump(TOY_JAX_DISTRIBUTED="1")
 
     result.assert_outcomes(passed=3)
@@ -239,7 +239,7 @@ def test_a_line_says_that_xla_tunes_no_kernel_of_jax_on_the_cpu(serial: Suite) -
     result.stdout.fnmatch_lines(["xla: JAX runs on the CPU here, where XLA tunes nothing; it tunes on GPUs"])
 
 
-def test_a_jax_compilation_cache_is_off_in_a_dump_with_a_line(serial: Suite) -> None:
+def test_a_dump_turns_off_the_jax_compilation_cache_and_says_so(serial: Suite) -> None:
     result = serial.dump(TOY_JAX_CACHE_DIR="jax-cache")
 
     assert len(serial.tunings) == 4
@@ -273,7 +273,7 @@ def test_tuned(): jax.compile("exponential", "tanh")
     assert len(stores.read_cache(serial.cache).entries) == 1
 
 
-def test_a_jax_of_another_signature_tunes_without_the_plugin(serial: Suite) -> None:
+def test_a_jax_with_a_changed_signature_tunes_without_the_plugin(serial: Suite) -> None:
     conftest = serial.folder / "conftest.py"
     conftest.write_text(
         conftest.read_text()
@@ -288,7 +288,7 @@ def test_a_jax_of_another_signature_tunes_without_the_plugin(serial: Suite) -> N
     )
 
 
-def test_the_run_leaves_the_xla_flags_of_the_user_unchanged(serial: Suite) -> None:
+def test_a_dump_leaves_the_environment_variable_xla_flags_unchanged(serial: Suite) -> None:
     serial.write(
         test_jax="""
 import os, jax

@@ -86,7 +86,7 @@ def test_a_gpu_dump_of_jax_has_choices_times_and_operation_names(folder: Path) -
     assert "CUDNN" in dict(entries[0].versions.libraries)
 
 
-def test_a_loaded_jax_dump_has_only_hits_on_the_gpu(folder: Path) -> None:
+def test_loading_a_jax_dump_on_the_gpu_gives_only_hits(folder: Path) -> None:
     entries = len(stores.read_cache(folder / "cache.textproto").entries)
 
     output = run(folder, "--autotune-load=cache.textproto", "--autotune-max-misses=0")
