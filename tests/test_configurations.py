@@ -42,7 +42,11 @@ def make_question(configurations: Configurations) -> ConfigurationQuestion:
     return ConfigurationQuestion(Problem("toy", "kernel", (), cpu()), read_source(kernel), configurations)
 
 
-@pytest.mark.parametrize("config", [{"warps": 4}, Named(4), Data(4), SimpleNamespace(warps=4)])
+@pytest.mark.parametrize(
+    "config",
+    [{"warps": 4}, Named(4), Data(4), SimpleNamespace(warps=4)],
+    ids=["mapping", "named tuple", "dataclass", "object"],
+)
 def test_a_candidate_config_may_be_a_mapping_a_dataclass_or_an_object(config: object) -> None:
     [candidate] = Configurations([config]).list_candidates()
 

@@ -322,6 +322,7 @@ def counting() -> Any:
         (Scaling(distance, [1]), "distance carries factor, a list, which has no stable form"),
         (counting(), "counting.<locals>.act carries calls, which the function sets itself"),
     ],
+    ids=["list", "nan", "builtin", "method", "object", "default", "callable object", "counter"],
 )
 def test_a_function_that_closes_over_an_unstable_value_raises_type_error(function: Any, carries: str) -> None:
     """The function could get another function's choice, or never run."""
@@ -430,6 +431,7 @@ def calls(config: int) -> int:
 @pytest.mark.parametrize(
     ("name", "value"),
     [("FASTEST", 4), ("TILE", Tile(8)), ("WORDS", ("b",)), ("calls", other), ("Bounds", Tile), ("TABLE", (other,))],
+    ids=["number", "dataclass", "tuple", "function", "class", "tuple of functions"],
 )
 def test_changing_a_used_global_changes_the_source_digest(
     monkeypatch: pytest.MonkeyPatch, name: str, value: Any
@@ -454,6 +456,7 @@ class Launcher:
 @pytest.mark.parametrize(
     ("owner", "name", "value"),
     [(Launcher, "launch", Runner.run), (Tile, "m", 2), (calls, "__code__", other.__code__)],
+    ids=["method", "class attribute", "code of a function"],
 )
 def test_monkeypatching_methods_or_code_changes_source_digests(
     monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, value: Any
@@ -718,7 +721,11 @@ class Compiled:
         return 0
 
 
-@pytest.mark.parametrize("callback", [Compiled, partial(Compiled), partial(Compiled, 2)])
+@pytest.mark.parametrize(
+    "callback",
+    [Compiled, partial(Compiled), partial(Compiled, 2)],
+    ids=["class", "partial of the class", "partial with an argument"],
+)
 @pytest.mark.parametrize("owner", [other, Compiled.launch], ids=["helper", "method"])
 def test_editing_a_class_used_as_a_callback_changes_the_source_digest(
     monkeypatch: pytest.MonkeyPatch, callback: Any, owner: Any

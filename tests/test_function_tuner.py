@@ -173,6 +173,7 @@ def test_passing_an_invalid_candidate_space_to_tune_is_a_type_error(space: Any) 
             "where= of product() failed for a=2: KeyError: 'B'",
         ),
     ],
+    ids=["no candidate", "where rejects all candidates", "where fails"],
 )
 def test_an_empty_or_contradictory_space_is_an_error_naming_the_kernel(space: Any, cause: str) -> None:
     with pytest.raises(ValueError, match=re.escape(f"function:lib.gemm: {cause}")):
@@ -330,6 +331,7 @@ def test_a_user_defined_clock_measures_each_candidate_only_once() -> None:
         {"min_runs": 5, "max_runs": 4},
         {"flush_l2": True, "clock": lambda call: 1.0},
     ],
+    ids=["no run", "more least runs than most runs", "flush_l2 with a clock of the user"],
 )
 def test_invalid_options_of_class_measuring_raise_a_value_error(wrong: Any) -> None:
     with pytest.raises(ValueError, match=r"expected|flush_l2"):

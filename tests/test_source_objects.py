@@ -598,6 +598,7 @@ def kernel(n):
         ("added(n)", lambda module: module.added.__setstate__((module.helper, (), {"step": 2}, {}))),
         ("added(n)", lambda module: module.added.keywords.update(step=2)),
     ],
+    ids=["class", "class and len", "frozen field", "nested field", "state of a partial", "keywords of a partial"],
 )
 def test_after_a_change_of_an_object_its_source_digest_is_recomputed(
     load: Load, used: str, change: Callable[[ModuleType], None]

@@ -59,7 +59,11 @@ def test_a_named_tuple_in_a_choice_is_read_back_as_a_list() -> None:
     assert decode_value(structured_value("tile", Tile(64, 128))) == [64, 128]
 
 
-@pytest.mark.parametrize("value", [[math.nan], [math.inf], [object()], {1: 2}, [b"x"], ["\ud800"], [{"\ud800": 1}]])
+@pytest.mark.parametrize(
+    "value",
+    [[math.nan], [math.inf], [object()], {1: 2}, [b"x"], ["\ud800"], [{"\ud800": 1}]],
+    ids=["nan", "infinity", "object", "number as a key", "bytes", "text outside UTF-8", "key outside UTF-8"],
+)
 def test_a_choice_with_nan_bytes_or_objects_is_uncacheable(value: object) -> None:
     with pytest.raises(UncacheableError):
         structured_value("x", value)

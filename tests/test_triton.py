@@ -475,6 +475,7 @@ def test_heuristics_made_before_the_plugin_starts_are_in_the_problem_key(session
         (tl.constexpr(3), ("flag", "int", "3", "")),
         ((1, 2), None),
     ],
+    ids=["None", "True", "1", "1.0", "0.5", "text", "Triton dtype", "torch dtype", "constexpr", "tuple"],
 )
 def test_a_key_value_of_any_type_is_recorded_and_is_a_hit_when_loaded(session, value: Any, encoded: Any) -> None:
     def kernel(bench: Any) -> Any:

@@ -239,7 +239,7 @@ def test_a_run_skips_a_damaged_verify_verdict_and_the_gate_rejects_it(damage: di
 # The gate
 
 
-def test_the_gate_on_slower_choices_fails_if_time_ends_before_measuring() -> None:
+def test_the_gate_on_slower_choices_names_the_time_setting_if_time_ends() -> None:
     """The failure names the setting to raise, although another choice had another reason."""
     rows = tuple(ProblemRow(problem, Outcome.HIT) for problem in PROBLEMS[:2])
     lookups = [Lookup(Identity(row.problem, ())) for row in rows]
