@@ -23,6 +23,7 @@ from tests import forked_workers
 forked_workers.import_all()
 forked_workers.read_entry_points_once()
 forked_workers.read_plugins_once()
+forked_workers.parse_tracebacks_once()
 forked_workers.rewrite_equal_files_once()
 # A worker of the whole suite collects all files, and so it imports these libraries anyway.
 if "PYTEST_XDIST_WORKER" in os.environ:
