@@ -14,7 +14,7 @@ import pytest
 from pytest_autotune.cache.model import Device
 from pytest_autotune.cache.ties import NOISE, TIE, TIE_US, choose_candidate, kept_choice_tolerance, tie_on_gpu
 from pytest_autotune.modes.verify_race import race_choice
-from pytest_autotune.tuners.measuring.clocks import HostClock, HostLaunch, Launch, Runner, as_large_as_fits
+from pytest_autotune.tuners.measuring.clocks import HostClock, HostLaunch, Launch, Runner, allocate_flushed_buffer
 from pytest_autotune.tuners.measuring.launching import CandidateResult, DeviceLostError
 from pytest_autotune.tuners.measuring.race import Limits, Race
 from pytest_autotune.tuners.measuring.times import measurement
@@ -412,7 +412,7 @@ def test_the_buffer_that_flushes_l2_shrinks_if_little_memory_is_free() -> None:
         return size
 
     def buffer(free_bytes: int) -> Any:
-        return as_large_as_fits(partial(allocate, free_bytes), MemoryError)
+        return allocate_flushed_buffer(partial(allocate, free_bytes), MemoryError)
 
     assert [buffer(free << 20) for free in (300, 100, 40)] == [256 << 20, 64 << 20, 32 << 20]
     assert buffer(31 << 20) is None

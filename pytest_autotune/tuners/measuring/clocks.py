@@ -332,7 +332,8 @@ def torch_clock(flush_l2: bool, interface: Any = None) -> EventClock:
     def allocate(size: int) -> Any:
         return torch.empty(size, dtype=torch.int8, device=device)
 
-    tensor = as_large_as_fits(allocate, torch.OutOfMemoryError)
+    tensor = allocate_flushed_buffer(allocate, torch.OutOfMemoryError)
+    # The memory has no room, so the clock does not empty the cache.
     if tensor is None:
         return EventClock(events)
     return EventClock(events, TorchFlush(tensor))
@@ -351,14 +352,17 @@ def cupy_clock(flush_l2: bool) -> EventClock:
     def allocate(size: int) -> Any:
         return cupy.empty(size, dtype=cupy.int8)
 
-    array = as_large_as_fits(allocate, cupy.cuda.memory.OutOfMemoryError)
+    array = allocate_flushed_buffer(allocate, cupy.cuda.memory.OutOfMemoryError)
+    # The memory has no room, so the clock does not empty the cache.
     if array is None:
         return EventClock(events)
     return EventClock(events, CupyFlush(array))
 
 
-def as_large_as_fits(allocate: Callable[[int], Any], out_of_memory: type[Exception]) -> Any:
-    """Return the largest buffer of ``FLUSHED_BYTES`` that fits into the memory; None if no buffer fits.
+def allocate_flushed_buffer(allocate: Callable[[int], Any], out_of_memory: type[Exception]) -> Any:
+    """Return a buffer that a clock writes to empty the L2 cache; None if the memory has no room for one.
+
+    The buffer has the largest size in ``FLUSHED_BYTES`` for which the memory has room.
 
     :param allocate: returns a buffer of so many bytes.
     :param out_of_memory: the error that ``allocate`` raises if the memory is full.
