@@ -1,4 +1,4 @@
-"""The options of a hand-written tuner that say how its candidates are measured, and the clock that they name."""
+"""The options of a hand-written tuner for the measurement of its candidates. One of them selects the clock."""
 
 from __future__ import annotations
 

@@ -308,9 +308,9 @@ class Race:
     def choice(self) -> int:
         """The number of the candidate to choose.
 
-        If no candidate had the choice before the race, this is the first candidate that is as good as the best: the
-        race cannot tell the two apart. Otherwise the first candidate keeps the choice unless the best is faster by the
-        threshold.
+        - After a search, this is the first candidate that is as good as the best: the race cannot tell the two apart.
+        - A race with a threshold checks a choice that was made before: the candidate with the number 0. It keeps the
+          choice, unless the best candidate is faster by the threshold.
 
         :raises LookupError: if every candidate failed.
         """
@@ -321,7 +321,6 @@ class Race:
         errors = _ScoreErrors(finalist_scores)
         tie = self._tie(self._finalists)
         if self._threshold is not None:
-            # The first candidate has the choice before the race.
             return choose_candidate(adjusted_us, self._threshold - ALLOWANCE, kept=0, errors=errors, tie=tie)
         noise = NOISE_ON_CPU
         if self._launching.can_keep_busy:
@@ -499,12 +498,12 @@ class Race:
         return times
 
     def _compare_with_earlier_rounds(self, times: RoundTimes, racers: Sequence[Racer]) -> Disturbed:
-        """Return which rounds were disturbed.
+        """Compare the latest stage with the stages before, and return which of the two had disturbed rounds.
 
         :param times: the times of the latest stage.
         """
         if times.is_host_late:
-            # The stage is run again in any case, because its times include waiting for the host.
+            # These times include waiting for the host, so they are no use. The caller runs the stage again anyway.
             return Disturbed.NONE
         running = _running(racers)
         if not running:
