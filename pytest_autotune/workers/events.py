@@ -360,12 +360,13 @@ class RunFolder:
             if self.path is None or runs.is_dir():
                 # The time-out of a lock is an OSError, too.
                 with suppress(OSError):
-                    self._open(runs)
+                    self._use_folder_of_runs(runs)
 
-    def _open(self, runs: Path) -> None:
-        """Take the abandoned folders of earlier runs, and create this run's folder unless it exists.
+    def _use_folder_of_runs(self, runs: Path) -> None:
+        """Take the folders that earlier runs left there, and create a folder for this run unless it has one.
 
         :param runs: the folder of all runs with this purpose; each run has a folder in it.
+        :raises OSError: if a folder cannot be created, or another process keeps the lock for too long.
         """
         if runs.is_symlink():
             # The folders behind a link may belong to another program, and this run would remove them.
