@@ -136,10 +136,10 @@ class Coordinator:
             lock.release()
 
     def _acquire_claim(self, name: str, folder: Path, others: OtherWorkers, helper: Helper | None) -> FileLock | None:
-        """Return the lock of a claim; None if another worker has the claim.
+        """Take a claim, and return its lock. Return None if another worker has the claim.
 
-        If there is a helper and another worker has the claim, this worker helps it. It then waits until the other
-        worker has answered the claim or released it.
+        With a helper, this worker first helps the other worker. It then waits until the other worker has answered the
+        claim or released it.
         """
         path = folder / f"{name}.lock"
         lock = self._locks.acquire(path, wait=False)
@@ -165,9 +165,9 @@ class Coordinator:
         return self._membership is not None
 
     def compile_in(self, folder: Path) -> None:
-        """Keep the locks for compilations in this folder. Threads of a run without workers need them, too.
+        """Keep the locks for compilations in this folder. Threads of a run without workers need such locks, too.
 
-        Workers that share tunings keep these locks in the folder of the run, and ignore this call.
+        The call has no effect in workers that share tunings: they keep the locks in the folder of the run.
         """
         if self._folder is None:
             self._compile_folder = folder
