@@ -255,12 +255,14 @@ def collect_measurements(lookups: Iterable[Lookup]) -> list[MeasuredEntry]:
     for lookup in lookups:
         if lookup.entry is None or not lookup.is_searched:
             continue
+        measurement = MeasuredEntry(lookup.entry, lookup.process, lookup.is_disturbed, lookup.has_rejected_entry)
         search = (lookup.entry, lookup.has_rejected_entry)
-        has_searched_itself = lookup.is_tuned
-        if has_searched_itself or search not in measurements:
-            measurements[search] = MeasuredEntry(
-                lookup.entry, lookup.process, lookup.is_disturbed, lookup.has_rejected_entry
-            )
+        if lookup.is_tuned:
+            # This worker searched.
+            measurements[search] = measurement
+        else:
+            # This worker got the entry of the worker that searched.
+            measurements.setdefault(search, measurement)
     return list(measurements.values())
 
 

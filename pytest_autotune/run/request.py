@@ -229,7 +229,7 @@ class FileDump(DumpPlan):
 class SharedDump(FileDump):
     """The run adds to a store at a URL. It writes the same lookups as into a file, but other runs use the store, too.
 
-    Entries of the store may therefore belong to other runs: they stay, unless the user prunes.
+    An entry that this run does not use may be used by other runs. It stays, unless the user prunes.
     """
 
     def list_lost_entries(self, cache_before: Cache, cache_now: Cache) -> list[Entry]:
@@ -238,7 +238,7 @@ class SharedDump(FileDump):
 
     @property
     def judges_unused(self) -> bool:
-        """Whether unused entries are judged: only if the user prunes. Other runs may use them otherwise."""
+        """Whether the run lists unused entries: only if the user prunes, because other runs may use these entries."""
         return self.prunes
 
     def removes_old_names(self, is_complete: bool) -> bool:

@@ -135,17 +135,18 @@ class Tuning:
     def _ask_source(self, source: Source) -> Offer | None:
         """Ask a source, and note its answer in the lookup. Return its offer; None if it offers no entry."""
         answer = source.ask(self._question, self._rejections)
+        # The source knows nothing about the problem, or has no further entry.
         if answer is None:
             return None
         lookup_before = self.lookup
         self.lookup = answer.fold_into(lookup_before)
-        self.is_disturbed |= answer.is_disturbed
+        self.is_disturbed = self.is_disturbed or answer.is_disturbed
         self.is_remembered = answer.is_remembered
         if answer.entry is not None:
             return Offer(answer.entry, source, lookup_before)
-        # The answer is only an outcome, such as a miss. Later sources may still offer an entry.
+        # The answer is only an outcome, such as a miss. Later sources may still offer an entry, unless it is final.
         if answer.is_final:
-            del self._sources[1:]
+            self._sources = [source]
         self._reporter.refuse_errors(self.lookup)
         return None
 
