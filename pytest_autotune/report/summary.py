@@ -228,6 +228,19 @@ def _list_entry_notes(result: RunResult) -> list[Line]:
     for (tuned_version, version), hit_count in result.other_version_counts.items():
         hits = describe_count(hit_count, "hit was", "hits were")
         notes.append(Line(f"{hits} tuned with {tuned_version}, but this run has {version} ({advice})"))
+    notes += _list_rename_notes(result)
+    for device, entry_device in result.alias_counts:
+        notes.append(Line(f"{device} used the entries of {entry_device}, as autotune_device_alias (ini) says"))
+    if result.left_out_entries and result.dump is not None:
+        entries = describe_count(len(result.left_out_entries), "loaded entry", "loaded entries")
+        devices = _describe_devices_left_out(result)
+        notes.append(Line(f"{entries} that no test used: not written to {result.dump.path} ({devices})"))
+    return notes
+
+
+def _list_rename_notes(result: RunResult) -> list[Line]:
+    """Return a note for each kernel whose entries the cache has under the kernel's old name."""
+    notes = []
     rename_advice = ""
     if result.collected.unasked_reason:
         # A test that did not run may still ask for the old name, so this run renames nothing.
@@ -239,12 +252,6 @@ def _list_entry_notes(result: RunResult) -> list[Line]:
                 f"{hits} of {new_name}: the cache has the entries under the kernel's old name {old_name}{rename_advice}"
             )
         )
-    for device, entry_device in result.alias_counts:
-        notes.append(Line(f"{device} used the entries of {entry_device}, as autotune_device_alias (ini) says"))
-    if result.left_out_entries and result.dump is not None:
-        entries = describe_count(len(result.left_out_entries), "loaded entry", "loaded entries")
-        devices = _describe_devices_left_out(result)
-        notes.append(Line(f"{entries} that no test used: not written to {result.dump.path} ({devices})"))
     return notes
 
 
