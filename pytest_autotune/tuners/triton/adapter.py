@@ -107,7 +107,7 @@ class Adapter:
         triton_check = autotuners.keep_disk_cache(autotuner_class, patches)
         autotuners.hook_pruning(autotuner_class, patches, PruningHook(session))
         heuristics = autotuners.OuterHeuristics(module, patches)
-        # Build the objects that answer Triton.
+        # Build the objects that Triton calls through the hooks.
         compile_watcher = CompileWatcher(session)
         self._exits.callback(compile_watcher.unhook)
         choices = Choices(session, compile_watcher, heuristics, triton_check, self._asking_autotuners)

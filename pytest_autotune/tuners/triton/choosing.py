@@ -104,6 +104,7 @@ class _BenchmarkedSearch:
 class Choices(CallHook):
     """Finds the choices for the calls of one process. An object of this class is the hook of :meth:`check_disk_cache`.
 
+    :param session: answers which choice to use, and records searches.
     :param compile_watcher: notes for which specializations a choice was compiled.
     :param heuristics: the ``triton.heuristics`` around autotuners.
     :param triton_check: Triton's own ``check_disk_cache``.
@@ -313,7 +314,8 @@ class Choices(CallHook):
         self._forget_before_the_next_test(launch)
 
     def _note_tuned(self, launch: Call, lookup: Lookup) -> None:
-        """Note for which specialization the choice of a search was compiled. Only a dump writes specializations."""
+        """Note the argument types for which the choice of a search was compiled: the specialization of its kernel."""
+        # Only a dump writes specializations.
         if not self._session.policy.is_dumping:
             return
         # The search recorded no choice.

@@ -238,9 +238,9 @@ class CompileWatcher:
     def _note_compiled(self, kernel: Any) -> None:
         """Report the specialization of a compiled kernel to the entry of its choice.
 
-        Several keys of an autotuner may have the same config as their choice, and the watcher cannot see the key of the
-        launch. The watcher therefore takes the key whose first call had the most similar specialization: the most
-        equal words.
+        Several keys of an autotuner may have the same config as their choice, and the watcher cannot see which key the
+        launch has. It therefore compares the specialization of the kernel with that of the first call of each key. The
+        key with the most equal words in this text gets the specialization.
         """
         matches = []
         for noted in list(self._choices.values()):

@@ -208,15 +208,15 @@ def _list_compiled_properties(name: str, value: Any, *, is_in_key: bool) -> Iter
 
 
 def _has_code(value: object) -> bool:
-    """Whether an argument is or has a function, which Triton may compile into the kernel.
+    """Whether an argument is code of the user, or holds code, which Triton may compile into the kernel.
 
-    The argument then belongs to the key. Only functions and classes of the user have a stable form, so a call with
-    another object that has functions is uncacheable.
+    Such an argument belongs to the key. The key can hold functions and classes of the user. It can hold no other object
+    with code, so a call with such an object is uncacheable.
     """
     # A function, a method, or a function with some of its arguments.
     if is_instance(value, (partial, MethodType)) or python_function(value) is not None:
         return True
-    # A class, such as a dtype of a library.
+    # A class. The classes of libraries, such as their dtypes, are no code of the user.
     if is_instance(value, type):
         return not is_library_class(value)
     # An object that holds functions.
@@ -226,7 +226,7 @@ def _has_code(value: object) -> bool:
         return any(python_function(item) is not None for _, item in list_field_values(value))
     if is_class_of_user(type(value)) and any(python_function(item) for _, item in list_stored_attributes(value)):
         return True
-    # An object that can be called. The classes of libraries do not count.
+    # An object that can be called, if its class is the user's.
     has_call_method = type(find_in_class(type(value), "__call__")) is FunctionType
     return has_call_method and not is_library_class(type(value))
 

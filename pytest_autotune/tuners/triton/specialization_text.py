@@ -169,9 +169,9 @@ def _encode_constant(value: Any) -> Any:
 
 
 def _parse_constant(value: Any) -> Any:
-    """Return the constant for a JSON form of :func:`_encode_constant`.
+    """Return the constant that a JSON form of :func:`_encode_constant` stands for.
 
-    :raises NoText: if no constant has this form.
+    :raises NoText: if no constant has this form. A cache file may have any JSON here.
     """
     match value:
         case {"dtype": str(name)} if name.isalnum():
@@ -180,6 +180,7 @@ def _parse_constant(value: Any) -> Any:
             return compiler.find_module("language.core").constexpr(_parse_constant(inner))
         case dict() | list():
             raise NoText(f"the constant {str(value)[:60]}")
+    # A number, a text or None.
     return value
 
 

@@ -211,9 +211,9 @@ class CallSearch:
     def record_error(self, error: Exception) -> None:
         """Record that every candidate failed, with the error that ended the search as the reason.
 
-        Nothing is recorded if the error may have a cause that the next run does not have.
+        An error that the next run may not have is not recorded.
         """
-        # The error is transient, such as a lack of memory.
+        # The error may be transient, such as a lack of memory.
         if not fails_again(error):
             return
         # Another thread launched the same kernel. Triton keeps the arguments of both launches in the same attribute, so

@@ -127,8 +127,9 @@ def find_assumptions(kind: str, parameter: Any, *, divisible: bool) -> str | Non
 def find_assumptions_of_constant(value: Any) -> str | None:
     """Return Triton's word for its assumption about a value that is compiled in.
 
-    Triton 3.7 and later always has the empty word. Earlier versions have no word, except that they take a text, such as
-    the value of ``ACTIVATION="relu"``, for the word itself. A launch would do the same, so this function follows.
+    The word is a part of Triton's hash, so it must be the word of a launch. In Triton 3.7 and later, the word is empty.
+    Earlier versions have no word for most values. But a launch of theirs takes a text, such as the value of
+    ``ACTIVATION="relu"``, for the word itself.
     """
     major, minor = map(int, find_version("triton").split(".")[:2])
     if (major, minor) >= (3, 7):
@@ -192,7 +193,7 @@ class _ApartSource:
     :param fn: the copy of the kernel, from ``ASTSource``.
     :param constants: the values that are compiled in, from ``ASTSource``.
     :param copies: the copies of the kernel and of the functions that it calls.
-    :param was_turned_into_ir: whether Triton compiled the source. It did not if it found the kernel on disk.
+    :param was_turned_into_ir: whether Triton compiled the source. If Triton finds the kernel on disk, it does not.
     """
 
     fn: Any
