@@ -259,7 +259,7 @@ class SweptCandidates:
     def ask(self, question: Question, rejections: Sequence[Rejection]) -> Answer | None:
         """Return the next candidate; see :class:`pytest_autotune.run.sources.Source`."""
         own_rejections = select_rejections(rejections, self)
-        # The tuner has rejected as many candidates from the front of the order.
+        # The candidates are offered in their order. So after two rejections, the third candidate is the next.
         next_position = len(own_rejections)
         if next_position == len(self.ordered):
             return None

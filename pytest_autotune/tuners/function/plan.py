@@ -140,10 +140,13 @@ class _Study:
             raise TuningError(message) from None
         sampler = options.sampler or optuna.samplers.TPESampler(seed=options.seed)
         self._study = optuna.create_study(sampler=sampler)
-        self._failed = optuna.trial.TrialState.FAIL
+        self._failed_state = optuna.trial.TrialState.FAIL
         self._space = space
-        categorical = optuna.distributions.CategoricalDistribution
-        self._distributions = {name: categorical(range(len(values))) for name, values in space.axes.items()}
+        #: Name of an axis -> the positions from which Optuna picks: 0, 1 and 2 for an axis with three values.
+        self._distributions: dict[str, Any] = {}
+        for name, values in space.axes.items():
+            self._distributions[name] = optuna.distributions.CategoricalDistribution(range(len(values)))
+        #: How many more trials Optuna may propose. Some of them are no new configuration, so there is a limit.
         self._asks_left = ASKED_FOR_EACH * options.trials
         #: The time of each measured configuration in microseconds; None for a failed configuration.
         self.times: dict[Configuration, float | None] = {}
@@ -172,7 +175,7 @@ class _Study:
         """Tell Optuna the time of a trial; None for a failed trial."""
         state = None
         if time_us is None:
-            state = self._failed
+            state = self._failed_state
         self._study.tell(trial, time_us, state=state)
 
 

@@ -90,14 +90,15 @@ class Space(ABC):
     def _encode(self, name: str, value: object) -> Value:
         """Encode a value of a configuration.
 
-        A function whose source was edited or cannot be read has no digest. This process can still search the space, so
-        the function is encoded by its number, and :attr:`uncacheable` gets the reason.
+        A function whose source was edited or cannot be read has no digest, so no cache can name it. This process can
+        still search the space. For this process, the encoded value has a number that tells such functions apart.
 
-        :raises UncacheableError: if another value has no stable form.
+        :raises UncacheableError: if a value that is no such function has no stable form.
         """
         try:
             return configuration_value(name, value)
         except (NoDigestError, UnreadableSourceError) as error:
+            # The first reason stays.
             self.uncacheable = self.uncacheable or str(error)
         return Value(name, f"function {self._number_of(value)} without a digest", "function")
 

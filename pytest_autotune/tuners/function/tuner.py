@@ -633,7 +633,7 @@ def tuned(
     :func:`~pytest_autotune.tune`. The callbacks get the arguments of the call after their own, and the function itself
     remembers the result of ``compile``.
 
-    :param key: gets the arguments of a call and returns its key; None for one choice for all calls.
+    :param key: gets the arguments of a call and returns its key; None if all calls share one choice.
     :param kernel: the kernel's name; empty for the module and the name of the function.
     """
     configurations = as_space(space)

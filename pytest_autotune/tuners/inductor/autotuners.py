@@ -172,7 +172,7 @@ def keep_only_choice(autotuner: Any, candidates: CandidateList, choice: Candidat
 
     If the choice is compiled already, its compiled form is kept, and Inductor only loads it.
     """
-    # A compile worker compiled the candidates' results, and a thread of the plugin the autotuner's.
+    # Compile workers have compiled the first list, and threads of the plugin the second.
     results = [*candidates.compile_results, *autotuner.compile_results]
     results_of_choice = [result for result in results if params_of(result.config) == choice.params]
     autotuner.launchers = []

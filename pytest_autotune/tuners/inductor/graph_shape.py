@@ -214,7 +214,7 @@ class PaddingQuestion(Question):
 
 @dataclass
 class PaddingDecision:
-    """A decision about a matrix product, which Inductor makes now.
+    """A decision that Inductor makes now: whether to pad the operands of a matrix product.
 
     :param call: the call of ``should_pad``. The contexts of the decision, such as its tuning, end with the call.
     :param op: for example ``"aten.mm"``.
@@ -365,7 +365,7 @@ class RecordDecisionHook(CallHook):
             return None
         if decision.tuning is not None:
             # The decision is recorded as a candidate and not as the choice. A dump may keep an older choice whose time
-            # is nearly the same. It must keep the newest decision, because the rest of the graph depends on it.
+            # is nearly the same. But of decisions a dump must keep the newest: the rest of the graph depends on it.
             candidate = Candidate(params=(Value("pad", bool(call.arguments["value"])),))
             decision.tuning.record(choice=None, candidates=[candidate])
         return CallResult(None)

@@ -192,7 +192,7 @@ class SearchResults:
     def note_failure(self, config: object, error: BaseException | str) -> None:
         """Note why a configuration cannot be used.
 
-        :param error: the error, or words in place of it.
+        :param error: the error that the configuration raised, or the reason in words.
         """
         if isinstance(error, BaseException):
             error = describe_error(error)
