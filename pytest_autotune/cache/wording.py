@@ -111,9 +111,11 @@ def to_one_line(text: str, max_length: int = MAX_LINE_LENGTH) -> str:
     if len(text) > max_length:
         half = (max_length - 1) // 2
         text = f"{text[:half]}…{text[-half:]}"
+    # For speed: most texts have nothing to replace.
     if not text.isascii() or not text.isprintable():
         text = re.sub(r"\r\n|[\n\r\t]", " ", text)
         chars = [char if char.isprintable() else _escape(char) for char in text]
+        # Python calls some invisible characters printable.
         text = _INVISIBLE.sub(_escape_match, "".join(chars))
     return _COMMAND.sub(_disarm_command, text)
 
@@ -141,10 +143,10 @@ def error_message(error: BaseException) -> str:
 
 
 def first_line(text: str) -> str:
-    """Return the first line of a text that is not blank. Characters that UTF-8 cannot encode are escaped."""
+    """Return the first line with words in a text; empty if all lines are blank."""
     for line in text.splitlines():
         if line.strip():
-            # Some paths have characters that UTF-8 cannot encode.
+            # Some paths have characters that UTF-8 cannot encode. They are escaped.
             return line.strip().encode("utf-8", "backslashreplace").decode()
     return ""
 

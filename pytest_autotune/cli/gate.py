@@ -190,7 +190,7 @@ def _with_drift_section(result: RunResult, reports: Sequence[ProcessReport], lim
     row = _find_drift_mode()
     # The first option of the mode turns it on: --autotune-verify, or --autotune-verify=1/2 for a part of the choices.
     race_option = row.options[0]
-    #: The values of this option in the processes that raced choices, such as ``all`` or ``1/2``.
+    #: The value of ``race_option`` in each process that raced choices, such as ``all`` or ``1/2``.
     race_values = set()
     #: The problems of the processes that raced choices.
     raced_problems: set[Problem] = set()

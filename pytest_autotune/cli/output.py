@@ -132,7 +132,8 @@ def describe_choice_and_time(entry: Entry) -> str:
 def find_first_difference(text: str, expected_text: str) -> int:
     """Return the number, from 1, of the first line in which two different texts differ.
 
-    If one text has all lines of the other and more, this is the number of its first further line.
+    If the longer text only has more lines at its end, the result is the number of the first of these lines: 3 for
+    ``"a\\nb"`` and ``"a\\nb\\nc"``.
     """
     lines = text.split("\n")
     expected_lines = expected_text.split("\n")

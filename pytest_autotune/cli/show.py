@@ -71,7 +71,9 @@ class _Selection:
 
 
 def _select_entries(entries: Sequence[Entry], kernel: str | None, device: str | None) -> _Selection:
-    """Select the entries of some kernels and devices. An empty cache has nothing to show, and that is no error.
+    """Return the entries of the kernels and devices that the user named, or a line for a name that no entry has.
+
+    An empty cache has no such line: the command then shows nothing, and does not fail.
 
     :param kernel: the value of ``--kernel``: a glob, or a part of a name; None for all kernels.
     :param device: the value of ``--device``: the same for the id or the name of a device.
@@ -79,14 +81,14 @@ def _select_entries(entries: Sequence[Entry], kernel: str | None, device: str | 
     kernel_entries = [entry for entry in entries if matches(kernel, entry.problem.name)]
     if entries and not kernel_entries:
         names = [entry.problem.name for entry in entries]
-        return _Selection([], _describe_absence(kernel or "", names))
+        return _Selection([], absence=_describe_absence(kernel or "", names))
     selected = []
     for entry in kernel_entries:
         if matches(device, entry.problem.device.id, entry.problem.device.name):
             selected.append(entry)
     if kernel_entries and not selected:
         device_ids = [entry.problem.device.id for entry in kernel_entries]
-        return _Selection([], _describe_absence(device or "", device_ids))
+        return _Selection([], absence=_describe_absence(device or "", device_ids))
     return _Selection(selected)
 
 

@@ -157,7 +157,7 @@ def _supply_interpreter_benchmark(undo_functions: list[Callable[[], None]]) -> N
 
 
 def _start_if_active(config: pytest.Config) -> None:
-    """Start the plugin if the values of its options ask for anything, or are an error."""
+    """Start the plugin if an option turns it on, or if its options are an error."""
     _forget_removed_modules()
     from pytest_autotune.plugin.completeness import find_missing_load
     from pytest_autotune.plugin.values import read_options

@@ -364,7 +364,7 @@ class Controller:
     def _collect(self, session: pytest.Session, exitstatus: int) -> Collected:
         """Return the events of all processes, with the facts that only this process knows."""
         events, damaged_count = self._log_folder.collect(self._log_lines)
-        # The logs of killed runs with the same dump path.
+        # The next events come from the logs of killed runs with the same dump path.
         recovered_events, damaged_recovered_count = self._log_folder.recovered
         if damaged_count:
             self._notes.append(

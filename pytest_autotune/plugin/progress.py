@@ -111,7 +111,7 @@ def make_progress_line(config: pytest.Config, list_stages: Callable[[], Sequence
 
 
 class ProcessProgress:
-    """Shows the tuning of the only process of a run. The thread of the line exists only during a tuning."""
+    """Shows the tuning of the only process of a run. The thread that redraws the line runs only during a tuning."""
 
     def __init__(self, config: pytest.Config) -> None:
         self._stages: list[Stage] = []

@@ -238,7 +238,7 @@ def _build_junit_report(outcome: Any, longrepr: Any, phase: Any) -> pytest.TestR
 
 
 class _JunitFailure(str):
-    """The text of a failed case. JUnit's plugin reads the message from ``reprcrash``."""
+    """The text of a failed test case in the JUnit report. Pytest's plugin reads its message from ``reprcrash``."""
 
     reprcrash: SimpleNamespace
 

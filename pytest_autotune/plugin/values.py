@@ -428,17 +428,17 @@ def is_distributed(config: pytest.Config) -> bool:
 
 
 def _refuse_set_options(config: pytest.Config, names: Sequence[str], reason: str) -> None:
-    """Refuse each of some options that the command line sets, because another option contradicts it.
+    """Raise an error if the command line sets one of some options that contradict another option.
 
     :param names: the names of the options, without ``autotune_``: ``on_miss``.
     :param reason: the words that the message has after the flag.
-    :raises pytest.UsageError: for the first option whose value asks for something.
+    :raises pytest.UsageError: for the first option that the user typed with a value that has an effect.
     """
     for name in names:
         value = config.getoption(f"autotune_{name}")
         # An empty value only undoes the value of the ini file.
         is_set = value not in (None, "", [])
-        # As the value of a path, such as of --autotune-dump, "tune" is no default.
+        # --autotune-on-miss=tune is what happens without the option. --autotune-dump=tune names a path.
         is_default = name in ("on_miss", "on_stale") and value == "tune"
         if is_set and not is_default:
             raise pytest.UsageError(f"--autotune-{name.replace('_', '-')}: {reason} (leave one of the two out)")

@@ -299,9 +299,11 @@ class TestProcess:
         remaining_tests = {item.nodeid for item in session.items}
         self._deselected_count = len(self._collected_tests - remaining_tests)
         self._has_replaced_paths = not has_collected_parsed_paths(session)
+        # No test will run.
         if not session.items or session.config.option.collectonly:
             return
 
+        # Listing the kernels takes time, so a mode calls this function only if it compiles them ahead.
         def list_jobs() -> Sequence[Job]:
             return self.hooks.prepare(self._build_suite(session))
 
@@ -337,8 +339,10 @@ class TestProcess:
         try:
             with ExitStack() as self._test_exits:
                 self._is_test_isolated = False
+                # A test with a cache of its own must not get the choices of earlier tests.
                 if item.get_closest_marker(MARKER) is not None:
                     self._isolate()
+                # The marker has enabled=False, so the tuners work as without the plugin.
                 if not _is_enabled(item):
                     self._disabled_tests.add(item.nodeid)
                     self.session.is_paused = True

@@ -25,7 +25,7 @@ from pytest_autotune.production.choices import (
     select_choices,
 )
 
-#: The line of the picker after which an export has its own data.
+#: A line of ``picker.py``. An export has the text above this line, and then the data of its own choices.
 _DATA = "# The data of this module.\n"
 
 

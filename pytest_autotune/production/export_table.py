@@ -25,7 +25,7 @@ _USUAL_VALUES = {"num_ctas": 1}
 
 
 class Spelling(Protocol):
-    """Spells a value of the key as a framework's file names have it; empty if the framework leaves the value out."""
+    """Returns the text of a key's value in the file names of a framework; empty if the framework leaves it out."""
 
     def __call__(self, value: LaunchValue) -> str: ...
 

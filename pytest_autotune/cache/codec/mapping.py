@@ -92,8 +92,9 @@ _COMPACT_ENCODER = json.JSONEncoder(separators=(",", ":"))
 def without_duplicates(entries: Iterable[Entry]) -> tuple[Entry, ...]:
     """Return the entries, one for each identity: a problem with a fingerprint.
 
-    After a merge by version control, a file may have two entries of the same identity. The higher generation stays,
-    then the faster entry, then the entry that is encoded lower. The order of the lines does not matter.
+    After a merge by version control, a file may have two entries of the same identity. The entry with the higher
+    generation stays, and of equal generations the faster entry. If both are equally fast, the entry whose text sorts
+    first stays. The order of the lines in the file has no influence.
     """
     entries_by_identity: dict[Identity, list[Entry]] = {}
     for entry in entries:

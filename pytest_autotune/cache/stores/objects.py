@@ -84,7 +84,7 @@ async def within_patience(request: Awaitable[_T]) -> _T:
     try:
         return await asyncio.wait_for(request, _PATIENCE_S)
     except asyncio.TimeoutError:
-        # Before Python 3.11, this class is not TimeoutError.
+        # Before Python 3.11, asyncio.TimeoutError is another class than the built-in TimeoutError.
         raise TimeoutError(f"no answer within {_PATIENCE_S:g} s") from None
 
 
