@@ -381,7 +381,7 @@ def blocks(path: str) -> tuple[str, list[str]]:
     return head, entries
 
 
-def test_check_command_reports_a_wrong_file_layout_and_fix_corrects_it(run: Run) -> None:
+def test_check_command_reports_a_wrong_layout_and_option_fix_corrects_it(run: Run) -> None:
     """The message has the line where the file differs from the plugin's own form.
 
     With --fix the file is written again.
@@ -403,7 +403,7 @@ def test_check_command_reports_a_wrong_file_layout_and_fix_corrects_it(run: Run)
         assert Path("a.textproto").read_text() == before
 
 
-def test_check_command_with_fix_keeps_the_entry_of_a_simultaneous_dump(
+def test_check_command_with_option_fix_keeps_entries_of_a_dump_meanwhile(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write("a.textproto", entry(1), entry(2))
@@ -833,7 +833,7 @@ def test_commands_that_cannot_lock_the_cache_file_exit_with_status_4(
     assert stores.read_file(str(beside)).count(b"entries {") == int(count[0])
 
 
-def test_check_command_with_fix_fails_if_it_cannot_lock_the_cache_file(run: Run) -> None:
+def test_check_command_with_option_fix_fails_if_it_cannot_lock_the_cache(run: Run) -> None:
     write("a.textproto", entry(1))
     Path(".a.textproto.lock").write_text("mine")
 

@@ -315,7 +315,7 @@ def test_hostile(place, name, index):
 """
 
 
-def test_arguments_of_a_cute_kernel_builder_separate_its_entries(suite: AdapterSuite) -> None:
+def test_different_arguments_of_a_cute_builder_get_separate_entries(suite: AdapterSuite) -> None:
     """A keyword of the call or of a partial is the same argument. A partial has its own names for arguments."""
     (suite.folder / "test_hostile.py").write_text(HOSTILE)
     report = suite.report("test_hostile.py", "--autotune-dump=hostile.textproto")
@@ -461,7 +461,7 @@ def test_a_division():
 """
 
 
-def test_a_fake_cute_tensor_has_the_key_of_a_real_tensor(suite: AdapterSuite) -> None:
+def test_a_fake_cute_tensor_has_the_same_problem_key_as_a_real_tensor(suite: AdapterSuite) -> None:
     """A fake tensor has no memory. A kernel that was compiled for its layout also runs on a real tensor."""
     (suite.folder / "test_fake_layouts.py").write_text(FAKE_LAYOUTS)
     done = suite.run("test_fake_layouts.py")

@@ -53,7 +53,7 @@ def run(tmp_path: Path, request: pytest.FixtureRequest) -> Callable[..., RunFold
 
 
 @pytest.mark.parametrize("kernel", ["renamed", "k"], ids=["another kernel", "another order of the key"])
-def test_a_log_line_keeps_a_problem_that_differs_from_that_of_its_entry(kernel: str) -> None:
+def test_a_log_line_keeps_its_problem_even_if_its_entry_has_another(kernel: str) -> None:
     entry = lookup().result.entry
     problem = replace(entry.problem, kernel=kernel, key=entry.problem.key[::-1])
 
@@ -95,12 +95,12 @@ def test_the_end_line_of_a_log_is_read_if_valid_and_skipped_if_damaged() -> None
     ["", "{", "[]", "null", "{}", '{"id": 1}', lookup().to_event().encode()[:-9], "[" * 10**5],
     ids=["empty", "open", "list", "null", "nothing", "no kind", "torn", "deep"],
 )
-def test_decoding_a_broken_log_line_raises_value_error(line: str) -> None:
+def test_decoding_a_broken_line_of_a_tuning_log_raises_value_error(line: str) -> None:
     with pytest.raises(ValueError):  # noqa: PT011
         Event.decode(line)
 
 
-def test_log_lines_with_invalid_data_are_skipped() -> None:
+def test_lines_of_a_tuning_log_with_invalid_data_are_skipped() -> None:
     identity = lookup().identity
     wrong = [
         Event("tuned", identity, lookup().entry, data={"outcome": "odd"}),
@@ -112,7 +112,7 @@ def test_log_lines_with_invalid_data_are_skipped() -> None:
     assert collect(("gw0", event) for event in wrong) == Collected()
 
 
-def test_a_last_log_line_that_a_kill_cut_off_loses_no_other_line(run: Callable[..., RunFolder]) -> None:
+def test_a_tuning_log_line_that_a_kill_cut_off_loses_no_other_line(run: Callable[..., RunFolder]) -> None:
     folder = run()
     log = folder.log("gw0")
     log.append(lookup("one").to_event())
@@ -123,7 +123,7 @@ def test_a_last_log_line_that_a_kill_cut_off_loses_no_other_line(run: Callable[.
     assert [asked_lookup.problem.kernel for _, asked_lookup in asked_in(folder)] == ["one"]
 
 
-def test_damaged_log_lines_are_counted_and_the_others_are_read(run: Callable[..., RunFolder]) -> None:
+def test_damaged_lines_of_a_tuning_log_are_counted_and_the_others_read(run: Callable[..., RunFolder]) -> None:
     folder = run()
     folder.log("gw0").append(lookup("one").to_event())
     (path,) = folder.path.glob("*.jsonl")
@@ -186,7 +186,7 @@ def test_a_log_line_written_while_its_run_ends_is_recovered_afterwards(run: Call
     assert "late" in [recovered.problem.kernel for recovered in recovered_in(run())]
 
 
-def test_the_logs_of_a_run_are_removed_after_its_dump(tmp_path: Path, run: Callable[..., RunFolder]) -> None:
+def test_the_tuning_logs_of_a_run_are_removed_after_its_dump(tmp_path: Path, run: Callable[..., RunFolder]) -> None:
     folder = run()
     folder.log("gw0").append(lookup().to_event())
     folder.collect()
@@ -211,7 +211,7 @@ def test_a_run_ends_normally_if_a_test_closed_the_runs_lock_descriptor(run: Call
     assert not folder.path.exists()
 
 
-def test_a_full_disk_loses_only_the_log_line_that_is_being_written(run: Callable[..., RunFolder]) -> None:
+def test_a_full_disk_loses_only_the_tuning_log_line_being_written(run: Callable[..., RunFolder]) -> None:
     folder = run()
     log = folder.log("gw0")
     log.append(lookup("before").to_event())
@@ -229,7 +229,7 @@ def test_a_full_disk_loses_only_the_log_line_that_is_being_written(run: Callable
     assert log.error == "File too large"
 
 
-def test_log_lines_that_are_in_a_file_and_handed_over_are_counted_once(
+def test_tuning_log_lines_that_arrive_by_file_and_by_message_count_once(
     run: Callable[..., RunFolder],
 ) -> None:
     folder = run()
@@ -247,7 +247,7 @@ def test_log_lines_that_are_in_a_file_and_handed_over_are_counted_once(
     assert len(recovered_in(run())) == 2
 
 
-def test_a_test_that_mocks_os_getpid_loses_no_log_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_test_that_mocks_os_getpid_loses_no_tuning_log_line(monkeypatch: pytest.MonkeyPatch) -> None:
     log = Log(None, "main")
     log.append(lookup("before").to_event())
     with monkeypatch.context() as patch:
@@ -258,7 +258,7 @@ def test_a_test_that_mocks_os_getpid_loses_no_log_line(monkeypatch: pytest.Monke
     assert len(log.lines) == 3
 
 
-def test_a_log_without_a_folder_keeps_its_lines_in_memory(tmp_path: Path) -> None:
+def test_a_tuning_log_without_a_folder_keeps_its_lines_in_memory(tmp_path: Path) -> None:
     log = Log(None, "gw0")
 
     assert not log.append(lookup().to_event())

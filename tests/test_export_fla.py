@@ -74,7 +74,7 @@ def export(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Export:
     return Export(tmp_path, capsys)
 
 
-def test_fla_finds_an_exported_choice_by_device_kernel_and_key_values(export: Export) -> None:
+def test_flash_linear_attention_finds_an_exported_choice_by_its_key(export: Export) -> None:
     large = entry(64, *values(H=16, BT=64, scale=0.5, mode="sum", g=None), dtype("k"), dtype("g", "fp32"))
     small = entry(32, *values(H=8, BT=64, scale=0.5, mode="sum", g=None), dtype("k"), dtype("g", "fp32"))
     other = entry(128, *values(H=16, BT=64, scale=0.5, mode="sum", g=None), dtype("k"), dtype("g", "fp32"), device=H100)
@@ -91,7 +91,7 @@ def test_fla_finds_an_exported_choice_by_device_kernel_and_key_values(export: Ex
     assert export.load(name, 32, *key) is None
 
 
-def test_fla_finds_an_exported_choice_whether_a_flag_is_true_or_1(export: Export) -> None:
+def test_flash_linear_attention_finds_a_choice_if_a_flag_is_true_or_1(export: Export) -> None:
     """FLA distinguishes ``True`` and 1, and Triton and an entry do not."""
     export.write(entry(64, *values(H=1, IS_VARLEN=1, D=64)))
 
@@ -101,13 +101,13 @@ def test_fla_finds_an_exported_choice_whether_a_flag_is_true_or_1(export: Export
     assert export.load("chunk_fwd_kernel_h", 1, 0, 64) is None
 
 
-def test_the_fla_export_omits_dtypes_of_tuples_and_descriptors_from_keys(export: Export) -> None:
+def test_an_export_to_flash_linear_attention_omits_dtypes_of_tuples(export: Export) -> None:
     export.write(entry(64, *values(D=64), dtype("x"), dtype("pair.0"), dtype("descriptor.base")))
 
     assert export.load("chunk_fwd_kernel_h", 64, "torch.bfloat16") == ({"BK": 64}, 4, 3, 1)
 
 
-def test_the_fla_export_omits_a_key_for_which_same_named_kernels_disagree(export: Export) -> None:
+def test_an_export_to_flash_linear_attention_omits_a_key_of_two_choices(export: Export) -> None:
     """FLA finds kernels by their names without the module."""
     entries = []
     for module, block in (("common", 64), ("simple_gla", 32)):
@@ -123,7 +123,7 @@ def test_the_fla_export_omits_a_key_for_which_same_named_kernels_disagree(export
     assert export.load("chunk_kernel", 128) == ({"BK": 16}, 4, 3, 1)
 
 
-def test_the_fla_export_omits_problems_that_its_file_format_cannot_hold(export: Export) -> None:
+def test_an_export_to_flash_linear_attention_omits_keys_it_cannot_write(export: Export) -> None:
     flags = {f"FLAG_{number}": 1 for number in range(7)}
     status, lines, _ = export.write(
         entry(64, *values(D=64)),
@@ -142,7 +142,7 @@ def test_the_fla_export_omits_problems_that_its_file_format_cannot_hold(export: 
 
 
 @pytest.mark.parametrize("option", ["--device=NVIDIA H200", "--kernel=fla.made"])
-def test_a_kernel_that_a_factory_made_is_not_exported_to_fla(export: Export, option: str) -> None:
+def test_an_export_to_flash_linear_attention_omits_kernels_of_a_factory(export: Export, option: str) -> None:
     """Only an entry for another device shows that the kernel is of a factory."""
     made = entry(64, *values(D=64), kernel="fla.made")
     of_h100 = entry(64, *values(D=64), Value("closure.FN", "relu"), kernel="fla.made", device=H100)
@@ -153,7 +153,7 @@ def test_a_kernel_that_a_factory_made_is_not_exported_to_fla(export: Export, opt
     assert "found no choice of a Triton kernel" in error
 
 
-def test_the_exported_fla_files_do_not_depend_on_entry_order(export: Export) -> None:
+def test_an_export_to_flash_linear_attention_ignores_the_entry_order(export: Export) -> None:
     entries = [entry(64, *values(D=64), versions="triton 3.10.0"), entry(32, *values(D=32), versions="triton 3.9.0")]
     export.write(*entries)
     path = export.folder / "configs" / "NVIDIA_H200" / "chunk_fwd_kernel_h.json"
@@ -166,7 +166,7 @@ def test_the_exported_fla_files_do_not_depend_on_entry_order(export: Export) -> 
     assert json.loads(text)["kernel_name"] == "chunk_fwd_kernel_h"
 
 
-def test_the_fla_export_overwrites_no_file_of_the_user(export: Export) -> None:
+def test_an_export_to_flash_linear_attention_overwrites_no_user_file(export: Export) -> None:
     path = export.folder / "configs" / "NVIDIA_H200" / "chunk_fwd_kernel_h.json"
     path.parent.mkdir(parents=True)
     path.write_text('{"kwargs": {"BK": 64}}')

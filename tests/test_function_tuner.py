@@ -529,7 +529,7 @@ def test_an_entry_records_the_candidate_space_the_version_and_the_source() -> No
     assert recorded(source="__global__ void k() {}").fingerprint != recorded(source="").fingerprint
 
 
-def test_the_label_of_an_entry_says_if_a_function_comes_from_eval() -> None:
+def test_the_label_of_an_entry_says_that_an_eval_function_has_no_source() -> None:
     """The label of the entry says so."""
     unread = eval("lambda config: config")
     of_lambda = recorded(run=unread, measuring=QUICK)
@@ -901,7 +901,7 @@ def test_overriding_a_called_method_changes_the_source_digest() -> None:
     assert sources[0] != sources[1]
 
 
-def test_overriding_a_called_classmethod_changes_source_digest() -> None:
+def test_overriding_a_called_classmethod_changes_the_source_digest() -> None:
     """Python makes a bound method of the class, so the class is the first argument."""
     sources = []
 

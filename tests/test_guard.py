@@ -187,7 +187,7 @@ class Records(ChooseHook):
 
 
 @pytest.mark.parametrize("choice", ["a", 7, ("BLOCK", 32)], ids=repr)
-def test_if_an_adapter_records_a_choice_that_is_no_candidate_a_note_tells(
+def test_an_adapter_that_records_a_choice_outside_the_list_gets_a_note(
     library: Any, monkeypatch: pytest.MonkeyPatch, choice: Any
 ) -> None:
     searches: list[int] = []

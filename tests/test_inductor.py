@@ -398,7 +398,7 @@ def test_a_load_generates_the_same_code_and_choices_as_the_dump(gpu_runs: Runs, 
     assert loaded.get("code") == dumped.get("code")
 
 
-def test_a_choice_found_by_coordinate_descent_is_a_hit(gpu_runs: Runs) -> None:
+def test_an_inductor_choice_found_by_coordinate_descent_is_a_hit(gpu_runs: Runs) -> None:
     (chosen,) = gpu_runs.load.facts_of("test_softmax")["chosen"].values()
     (row,) = [row for row in gpu_runs.dump.rows("inductor.config") if row["key"].get("xnumel") == 1000][:1]
 
@@ -748,7 +748,7 @@ def test_the_times_of_a_loaded_template_are_found_by_id_or_else_by_label() -> No
     assert decision.find_times_ms(entry) == {same: 0.002, renamed: 0.001, new: float("inf")}
 
 
-def test_the_template_that_a_sweep_picks_is_used_as_the_winner() -> None:
+def test_the_inductor_template_that_a_sweep_picks_is_used() -> None:
     first, second = template("a-1", "mm_1"), template("b-2", "mm_2", "BLOCK=2")
     decision = TemplateDecision([first, second])
     candidates = decision.list_candidates()

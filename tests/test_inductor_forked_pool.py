@@ -144,7 +144,7 @@ def test_a_compile_job_that_hangs_goes_to_the_pool_of_inductor(
 
 
 @pytest.mark.parametrize("reason", ["import error", "hanging import", "after the shutdown", "no fork", "one core"])
-def test_without_forked_children_the_pool_of_inductor_compiles(
+def test_if_no_child_can_be_forked_the_pool_of_inductor_compiles_kernels(
     make_pool: MakePool, monkeypatch: pytest.MonkeyPatch, reason: str
 ) -> None:
     def prepare() -> None:
@@ -170,7 +170,7 @@ def test_without_forked_children_the_pool_of_inductor_compiles(
     assert result(pool.submit(_worker_compile_triton, "process")) == ("own", os.getpid())
 
 
-def test_shutting_down_the_forked_pool_leaves_no_file_or_child(make_pool: MakePool) -> None:
+def test_shutting_down_the_compile_pool_leaves_no_open_file_and_no_child(make_pool: MakePool) -> None:
     before = sorted(os.listdir("/proc/self/fd"))
     pool = make_pool()
     child = result(pool.submit(_worker_compile_triton, "process"))

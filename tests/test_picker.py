@@ -243,7 +243,7 @@ def test_option_nearest_of_an_export_picks_the_choice_of_the_closest_size(export
     ],
     ids=["exact", "same size", "another size", "another size, if wanted", "alias", "never another architecture"],
 )
-def test_exported_choices_are_used_on_equal_gpus_and_others_if_allowed(
+def test_an_exported_choice_is_used_on_another_gpu_if_equal_or_allowed(
     export: Export, on: Device, options: tuple[str, ...], other_devices: bool, expected: list[int]
 ) -> None:
     # The first is the nearest to all of them in size.
@@ -257,7 +257,7 @@ def test_exported_choices_are_used_on_equal_gpus_and_others_if_allowed(
     assert len(warned) == (0 if is_exact else 1)
 
 
-def test_an_export_for_another_triton_version_or_damaged_warns_once(export: Export) -> None:
+def test_an_export_that_is_damaged_or_of_another_triton_warns_once(export: Export) -> None:
     exported = export(entry(64, 32), triton="3.8.0")
 
     blocks, warned = exported.pick(64)

@@ -83,7 +83,7 @@ def test_sweep_failures_and_slower_choices_are_annotated_at_their_test() -> None
     )
 
 
-def test_with_on_stale_error_a_stale_row_is_an_error_annotation() -> None:
+def test_with_on_stale_error_a_stale_problem_is_a_github_error_annotation() -> None:
     assert ci_log.list_annotations(missed(1, on_stale="error"))[0].startswith("::error file=test_a.py")
 
 

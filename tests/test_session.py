@@ -120,7 +120,7 @@ def fail(session: Session, *reasons: str) -> None:
         tuning.record_failure(reasons)
 
 
-def test_failed_candidates_are_recorded_with_errors_that_do_not_vary() -> None:
+def test_errors_of_failed_candidates_are_recorded_without_varying_parts() -> None:
     entries = []
     for reasons in (
         ["no\x1b 0x7ffe12", "in /tmp/a/tmpk3_x9q2.ptx: bad"],
@@ -350,7 +350,7 @@ def an_entry(kernel: str, choice: Candidate = FAST, source: str = "s", device: D
         [an_entry("old"), an_entry("older", SLOW)],
     ],
 )
-def test_a_renamed_kernel_misses_if_no_old_entry_fits_unambiguously(others) -> None:
+def test_a_renamed_kernel_is_a_miss_if_no_single_old_entry_matches(others) -> None:
     assert [(lookup.outcome, lookup.is_tuned) for lookup in after_a_move(*others)] == [(Outcome.MISS, True)]
 
 

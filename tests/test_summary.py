@@ -58,7 +58,7 @@ def test_notes_are_shown_with_option_q_and_hidden_with_qq() -> None:
     assert shown(bypassed, -1) == ["toy tunes without the plugin: why", "1 hit"]
 
 
-def test_a_run_with_qq_shows_the_reason_why_a_tuner_failed_the_gate() -> None:
+def test_with_option_qq_the_reason_why_a_tuner_failed_the_gate_is_shown() -> None:
     failed = Gate(
         "0", failure="loaded entries were not used: the plugin could not hook toy (a line above has the reason)"
     )
@@ -68,7 +68,7 @@ def test_a_run_with_qq_shows_the_reason_why_a_tuner_failed_the_gate() -> None:
     assert shown(replace(summary, gate=Gate("0")), -2) == []
 
 
-def test_quiet_runs_list_slower_choices_if_the_limit_on_them_failed() -> None:
+def test_quiet_runs_list_slower_choices_if_the_gate_on_them_failed() -> None:
     """The mode's line has its counts, and the command that mends them."""
     slower = Finding("SLOWER", "toy:lib.op (n=1)", "b is faster", is_failure=True)
     drift = Section("verify", "all", ("verify all: 1 choice raced: 1 slower",), (slower,), gate=Gate("0", "exceeded"))

@@ -344,7 +344,7 @@ def test_a_hit_raises_the_error_of_the_pre_hook_of_a_user(session) -> None:
     assert call(kernel) == 64
 
 
-def test_a_triton_autotuner_subclass_that_replaces_run_is_untracked(session) -> None:
+def test_an_autotuner_subclass_that_replaces_run_is_listed_as_untracked(session) -> None:
     class OwnRun(autotuner_module.Autotuner):
         def run(self, *args: Any, **kwargs: Any) -> Any:
             self.best_config = self.cache["mine"] = self.configs[0]
@@ -418,7 +418,7 @@ def test_a_kernel_first_called_while_the_plugin_pauses_is_recorded_later(session
     assert len(first.entries) == 1
 
 
-def test_a_kernel_tuned_before_the_plugin_starts_is_untracked(session) -> None:
+def test_a_kernel_tuned_before_the_plugin_starts_is_listed_as_untracked(session) -> None:
     """A kernel that autotune_ignore matches is not untracked. The kernel keeps its choice in memory."""
     kernel = copy_kernel(Bench())
     call(kernel)
@@ -575,7 +575,7 @@ def test_a_hit_launches_the_first_of_two_equal_candidates(session) -> None:
     assert launch(None) == "1"
 
 
-def test_changing_the_candidates_of_a_kernel_at_run_time_makes_it_stale(session) -> None:
+def test_changing_the_candidates_at_run_time_makes_the_entry_stale(session) -> None:
     recorded = session(is_dumping=True)
     call(copy_kernel(Bench()))
     loaded = session(recorded.entries)
@@ -862,7 +862,7 @@ def test_the_disk_cache_of_triton_is_used_except_in_a_dump(session, monkeypatch,
     assert bool(keys) is not dumping
 
 
-def test_cache_results_set_by_the_user_is_kept_after_the_run(session) -> None:
+def test_triton_option_cache_results_of_the_user_is_kept_after_the_run(session) -> None:
     before = copy_kernel(None)
     first = session(is_dumping=True)
     during = copy_kernel(None)
@@ -901,7 +901,7 @@ def test_a_triton_with_an_unknown_benchmark_function_tunes_with_a_note(session) 
     assert "the benchmark of this Triton version is unknown; triton tuned by itself" in first.run.notes[0]
 
 
-def test_the_interpreter_tunes_without_a_gpu_or_a_benchmarker(session) -> None:
+def test_kernels_under_the_triton_interpreter_are_tuned_without_a_gpu(session) -> None:
     first = session(is_dumping=True)
 
     call(copy_kernel(None, blocks=[16, 128]))

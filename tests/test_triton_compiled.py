@@ -819,7 +819,7 @@ def test_a_verify_run_does_not_measure_a_kernel_with_its_own_benchmark(run, abse
     assert verdict.not_raced == "the kernel has its own benchmark"
 
 
-def test_on_a_triton_without_autotuner_bench_hits_work_and_a_note_tells(run, absent_gpu, monkeypatch) -> None:
+def test_on_a_triton_without_autotuner_bench_hits_work_with_a_note(run, absent_gpu, monkeypatch) -> None:
     absent_gpu.times_us = {16: 10.0, 32: 20.0}
     lookups = run(is_dumping=True)
     hooked_kernel([16, 32])[(1,)](torch.zeros(128), torch.zeros(128), 3)

@@ -364,7 +364,7 @@ def with_hooks(*hooks: Any, best: int = 0) -> Any:
 
 
 @pytest.mark.parametrize("best", [0, 1])
-def test_of_candidates_that_differ_in_pre_hook_a_hit_uses_the_recorded(session, best: int) -> None:  # noqa: F811
+def test_of_candidates_that_differ_in_pre_hook_a_hit_uses_the_right_one(session, best: int) -> None:  # noqa: F811
     """A hit gives the kernel the candidate with the recorded pre_hook."""
     recorded = session(is_dumping=True)
     run(with_hooks(hook_one, hook_two, best=best), *tensors())
@@ -470,7 +470,7 @@ def test_an_intenum_member_and_its_number_share_an_entry(outcome_after) -> None:
     assert outcome_after(with_function(bench()), with_function(bench()), *member, arguments=number) == "hit"
 
 
-def test_changing_the_value_of_an_enum_in_a_candidate_makes_it_stale(outcome_after) -> None:
+def test_changing_the_value_of_a_candidates_enum_makes_the_entry_stale(outcome_after) -> None:
     def make(fast: int) -> Any:
         mode = enum.Enum("Mode", {"FAST": fast}).FAST  # type: ignore[attr-defined]
         return empty(bench(), [triton.Config({"BLOCK": block, "OTHER": mode}) for block in CONFIGS])

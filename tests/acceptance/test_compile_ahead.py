@@ -425,7 +425,7 @@ def test_a_kernel_compiled_in_advance_is_stale_if_its_test_sets_a_global(suite: 
 
 
 @needs_hashed_constants
-def test_a_kernel_whose_global_changes_while_it_is_compiled_is_dropped(
+def test_the_result_of_compiling_while_a_global_changes_is_dropped(
     suite: Suite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     dumped_with_a_global(suite)

@@ -30,7 +30,7 @@ def with_entries(suite: Suite) -> Suite:
     return suite
 
 
-def test_with_on_miss_first_missing_and_stale_problems_use_one_candidate(suite: Suite, section) -> None:
+def test_on_miss_first_uses_the_first_candidate_for_a_miss_or_stale_entry(suite: Suite, section) -> None:
     loaded_suite = with_entries(suite)
     loaded_suite.write(
         test_op=OP.format(

@@ -168,7 +168,7 @@ def test_git_merges_an_unreadable_cache_as_lines_with_conflicts(
     assert registered("ls-files", "--unmerged").stdout, "markers are not added"
 
 
-def test_after_git_setup_checkout_merge_resolves_a_line_conflict(git: Git) -> None:
+def test_after_git_setup_git_checkout_merge_resolves_a_cache_conflict(git: Git) -> None:
     """Without the driver, git merges lines and reports a conflict.
 
     After git-setup, `git checkout --merge` resolves the conflict.
@@ -272,7 +272,7 @@ def test_git_setup_refuses_a_path_outside_the_repository(
     assert not Path(".gitattributes").exists()
 
 
-def test_git_setup_refuses_a_gitattributes_link_or_a_line_break(
+def test_git_setup_refuses_a_linked_gitattributes_or_path_with_line_break(
     git: Git, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     """A .gitattributes that is a link stays as it is. A name with characters of a shell is quoted."""

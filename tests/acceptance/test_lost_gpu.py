@@ -105,7 +105,7 @@ def test_with_a_gpu_the_gate_passes_if_a_hook_deselects_tests(
         (["--deselect=test_b.py::test_b[1]"], 0),
     ],
 )
-def test_without_a_gpu_the_gate_fails_a_folder_but_passes_a_file(
+def test_without_a_gpu_the_gate_fails_runs_of_a_folder_but_not_of_a_file(
     two_devices: Suite, monkeypatch: pytest.MonkeyPatch, options: list[str], status: int
 ) -> None:
     """CI systems run ``pytest tests/`` as the whole suite. A user who names a file may have chosen tests of the CPU."""

@@ -456,7 +456,7 @@ def test_new(tune): assert op(tune, 2) == "a"
     assert 'text: "b"' in suite.cache.read_text()
 
 
-def test_requesting_the_fixture_too_late_fails_with_a_remedy(serial_suite: Suite) -> None:
+def test_requesting_the_autotune_cache_fixture_too_late_fails_with_remedy(serial_suite: Suite) -> None:
     serial_suite.write(test_late="def test_late(request): request.getfixturevalue('autotune_cache')")
 
     result = serial_suite.run()

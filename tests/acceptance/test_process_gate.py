@@ -432,7 +432,7 @@ def test_a_ci_retry_replaces_the_report_of_the_failed_attempt(gate: Gate) -> Non
     assert gate.judge("--expect=3", "--fail-on-unused") == 0
 
 
-def test_a_ci_retry_and_another_equal_command_fail_the_gate(gate: Gate) -> None:
+def test_a_ci_retry_fails_the_gate_if_two_jobs_have_the_same_command(gate: Gate) -> None:
     """Shards that environment variables select have one command, so the gate cannot know which shard was repeated."""
     gate.run_parts("test_a.py", "test_a.py", GITHUB_RUN_ID="7", GITHUB_RUN_ATTEMPT="1")
     gate.run_parts("test_a.py", GITHUB_RUN_ID="7", GITHUB_RUN_ATTEMPT="2")
@@ -475,7 +475,7 @@ def test_gate_command_passes_on_one_gpu_type_of_a_two_gpu_cache(gate: Gate) -> N
     assert gate.judge("--expect=3") == 0
 
 
-def test_entries_of_a_gpu_type_that_ran_only_some_tests_are_not_unused(
+def test_entries_of_a_gpu_that_ran_only_some_tests_are_not_called_unused(
     gate: Gate, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The tests ran on the other GPU type, so they may ask for the entries in another run."""
@@ -518,7 +518,7 @@ def test_gate_command_checks_no_unused_entries_if_a_process_had_no_gpu(
 
 
 @pytest.mark.parametrize("query", ["", "?optional"])
-def test_a_skipped_test_fails_the_gate_command_unless_its_cache_is_optional(gate: Gate, query: str) -> None:
+def test_a_skipped_test_fails_gate_command_unless_the_cache_is_optional(gate: Gate, query: str) -> None:
     """The verdict is the one of a single process."""
     gate.suite.run("--autotune-load=cache.textproto", "--autotune-update", TOY_DEVICE="CPU")
     (gate.suite.folder / "test_c.py").write_text(SKIPPED.format(name="c"))
@@ -530,7 +530,7 @@ def test_a_skipped_test_fails_the_gate_command_unless_its_cache_is_optional(gate
     assert gate.judge("--expect=1") == result.ret
 
 
-def test_the_gate_command_over_one_part_names_the_prune_command(gate: Gate) -> None:
+def test_gate_command_over_a_part_of_a_suite_suggests_the_prune_command(gate: Gate) -> None:
     """--autotune-update=prune drops nothing in a process that runs a part of the suite."""
     gate.run_parts("test_a.py")
     test = gate.suite.folder / "test_a.py"
@@ -631,7 +631,7 @@ def test_the_gate_command_counts_slower_choices_of_all_processes(gate: Gate) -> 
     assert gate.lines[-1] == "FAILED: too many autotune choices are slower than another candidate: 2, at most 1 allowed"
 
 
-def test_gate_command_names_the_processes_that_raced_no_choice(gate: Gate) -> None:
+def test_gate_command_names_processes_that_ran_without_option_verify(gate: Gate) -> None:
     gate.suite.load(REPORTS, "--autotune-verify=all", "test_a.py")
     gate.suite.load(REPORTS, "test_b.py")
 
@@ -764,7 +764,7 @@ def test_prune_command_keeps_all_entries_if_a_process_ended_early(
     assert main(["prune", "cache.textproto", "--reports=reports/", "--expect=3"]) == 4
 
 
-def test_prune_keeps_entries_of_a_test_cache_newer_than_the_reports(
+def test_prune_command_keeps_newer_entries_of_a_cache_that_a_marker_loads(
     serial_suite: Suite, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The report of a process does not have the entries that only a marker loaded. Each of them may be a newer one."""
@@ -801,7 +801,9 @@ def test_own(tune, m): tune("lib.own", M=m)
     ],
     ids=["tuners", "ignore", "marker"],
 )
-def test_entries_of_kernels_excluded_by_an_option_are_not_unused(gate: Gate, options: list[str], mark: str) -> None:
+def test_entries_of_kernels_that_an_option_excludes_are_not_called_unused(
+    gate: Gate, options: list[str], mark: str
+) -> None:
     """A process whose tests call a kernel without asking says nothing about the kernel's entries."""
     for number, name in enumerate("ab"):
         (gate.suite.folder / f"test_{name}.py").write_text(f"def test_{name}(tune): tune('lib.op', M={number})\n")

@@ -61,7 +61,7 @@ def test_op(tune): tune("lib.op", M=1)
 """
 
 
-def test_a_run_of_a_test_module_with_proxy_globals_counts_as_complete(serial_suite: Suite, section) -> None:
+def test_unused_entries_are_checked_if_a_test_module_has_proxy_globals(serial_suite: Suite, section) -> None:
     """The globals are a proxy without an object, and a class that pytest does not collect."""
     suite = serial_suite.write(test_op=ODD_GLOBALS)
     suite.prepare_dump()
@@ -361,7 +361,7 @@ def test_the_gates_pass_a_run_whose_test_paths_another_plugin_replaced(
     ids=["more", "absolute", "root"],
 )
 @pytest.mark.parametrize("testpaths", ["tests more", "tests more/test_*.py"])
-def test_a_run_counts_as_complete_if_another_plugin_drops_no_test_path(
+def test_update_prune_drops_unused_entries_if_no_plugin_drops_a_test_path(
     serial_suite: Suite, testpaths: str, hook: str
 ) -> None:
     below(serial_suite).pytester.makeini(f"[pytest]\ntestpaths = {testpaths}\n")
@@ -374,7 +374,7 @@ def test_a_run_counts_as_complete_if_another_plugin_drops_no_test_path(
 
 
 @pytest.mark.parametrize("typed", [[], ["--pyargs", "below"]])
-def test_a_run_of_the_whole_package_with_pyargs_counts_as_complete(serial_suite: Suite, typed: list[str]) -> None:
+def test_update_prune_drops_unused_entries_in_a_pyargs_run_of_a_package(serial_suite: Suite, typed: list[str]) -> None:
     package = shrunk(serial_suite).folder / "below"
     package.mkdir()
     (package / "__init__.py").write_text("")
@@ -438,7 +438,7 @@ def test_update_prune_in_a_run_started_in_a_subfolder_removes_no_entry(
         ("", ["."]),
     ],
 )
-def test_a_run_that_names_all_testpaths_counts_as_complete(
+def test_update_prune_drops_unused_entries_if_all_testpaths_are_named(
     serial_suite: Suite, testpaths: str, typed: list[str]
 ) -> None:
     """A run without paths is complete, too."""
@@ -450,7 +450,7 @@ def test_a_run_that_names_all_testpaths_counts_as_complete(
 
 
 @pytest.mark.parametrize("has_ini_file", [True, False])
-def test_a_run_that_names_a_rootdir_with_an_ini_file_counts_as_complete(
+def test_update_prune_drops_unused_entries_if_a_rootdir_with_ini_is_named(
     serial_suite: Suite, monkeypatch: pytest.MonkeyPatch, has_ini_file: bool
 ) -> None:
     """Pytest starts in another folder. Without an ini file the run is not complete."""
@@ -477,7 +477,7 @@ def test_a_run_that_names_a_rootdir_with_an_ini_file_counts_as_complete(
         ("", ["tests"]),
     ],
 )
-def test_update_prune_in_a_run_of_other_paths_than_testpaths_removes_none(
+def test_update_prune_removes_no_entry_in_a_run_of_other_paths(
     serial_suite: Suite, testpaths: str, typed: list[str]
 ) -> None:
     below(serial_suite).pytester.makeini(f"[pytest]\ntestpaths = {testpaths}\n")
@@ -506,7 +506,7 @@ def below(suite: Suite) -> Suite:
         ["-k", "", "-m", ""],
     ],
 )
-def test_a_run_with_options_that_deselect_no_test_counts_as_complete(serial_suite: Suite, args: list[str]) -> None:
+def test_update_prune_drops_unused_entries_if_no_option_deselects_tests(serial_suite: Suite, args: list[str]) -> None:
     shrunk(serial_suite).run(*PRUNE, *args)
 
     assert entries(serial_suite) == 2
@@ -525,7 +525,7 @@ def test_update_prune_in_a_run_with_a_crashed_worker_removes_no_entry(serial_sui
     result.stdout.fnmatch_lines(["no unused entry was removed, because the run was not complete: worker gw* crashed"])
 
 
-def test_a_run_in_which_a_plugin_repeats_each_test_counts_as_complete(suite: Suite) -> None:
+def test_update_prune_drops_unused_entries_if_a_plugin_repeats_each_test(suite: Suite) -> None:
     """A repeated report of what was looked up is no second lookup."""
     again = """
 import pytest
@@ -559,7 +559,7 @@ def test_inner(tune):
 """
 
 
-def test_a_hit_counts_entries_of_tunings_inside_its_tuning_as_used(serial_suite: Suite, section) -> None:
+def test_a_hit_of_an_outer_tuning_counts_the_inner_entries_as_used(serial_suite: Suite, section) -> None:
     """Only the outer tuning requests the inner problem. A hit of the outer problem does not run it."""
     serial_suite.write(test_lib=NESTED.format(source="one")).prepare_dump()
 
@@ -572,7 +572,7 @@ def test_a_hit_counts_entries_of_tunings_inside_its_tuning_as_used(serial_suite:
     assert serial_suite.report("--autotune-load=cache.textproto")["counts"]["hit"] == 2  # both of lib.inner
 
 
-def test_an_update_renames_a_moved_kernel_also_in_field_asked_by(serial_suite: Suite) -> None:
+def test_an_update_of_a_renamed_kernel_also_renames_it_in_inner_entries(serial_suite: Suite) -> None:
     """The entry's field asked_by gets the new name of the outer tuning."""
     serial_suite.write(test_lib=NESTED.format(source="one")).prepare_dump()
     serial_suite.write(test_lib=NESTED.format(source="one").replace("lib.outer", "lib.renamed"))
