@@ -38,9 +38,9 @@ class Collected:
     :param crashed_workers: the workers that sent no last event.
     :param incomplete_reason: the first reason why the run was not complete; empty if it was complete.
     :param not_passed_reason: the first reason why a test that was selected did not pass; empty if all passed.
-    :param has_only_skips: ``not_passed_reason`` is a skipped test or an ignored test file; no test failed.
-    :param is_only_skipped: ``incomplete_reason`` is a skipped test, an ignored test file or ``-o addopts``, in a run of
-        the whole suite.
+    :param has_only_skips: whether no test failed, and ``not_passed_reason`` is a skipped test or an ignored test file.
+    :param is_only_skipped: whether the whole suite ran, and ``incomplete_reason`` is only a skipped test, an ignored
+        test file or ``-o addopts``.
     :param chosen_tests: how the user chose single tests or files, such as ``-k selects tests``; empty for the whole
         suite, and for whole folders.
     :param early_end: how many tests did not run because something other than a failure ended the run, such as

@@ -163,7 +163,7 @@ def dump_test_caches(
     - If a test loads several caches, its tunings belong to the last cache. The others may belong to other tests.
     - A tuning of a killed run is written even if no test of this run loads its cache.
 
-    :param locate: returns the location of a cache by its spelling in the reports of this run.
+    :param locate: returns the location of a cache that a test of this run named by this path.
     :param named_by: the marker that named the caches.
     """
     locations = _TestCacheLocations(locate)

@@ -280,7 +280,7 @@ class _Reader:
         return item
 
     def _build(self, kind: str, fields: Plain) -> Any:
-        """Return the object that a message stands for; None for a device or a digest."""
+        """Return the object for a message of the file; None for a device or a digest, which is stored by its id."""
         if kind == "value":
             return _build_value(fields)
         if kind == "candidate":
@@ -311,7 +311,11 @@ class _Reader:
             self._digests[digest.id] = digest
 
     def _build_entry(self, fields: Plain) -> Entry:
-        """Return an entry. All fields that are no parameters of ``Entry`` are removed from the mapping."""
+        """Return an entry.
+
+        :param fields: the fields of the message. Some have another form in ``Entry``, such as the id of the device. The
+            others are passed on as they are.
+        """
         device_id = fields.pop("device", "")
         if device_id not in self._devices:
             raise _WrongPartError(f': no device has the id "{device_id}"', "device")

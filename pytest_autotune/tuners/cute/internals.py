@@ -228,8 +228,8 @@ class CompiledLaunch:
             if parameter["argument_name"] in kwargs:
                 compiled_in_names.add(parameter["argument_name"])
             else:
-                # The index of a parameter that the call does not pass is not among the positions of the arguments. Such
-                # a parameter has its default, or its value from the configuration.
+                # The parameter may also have its value from its default or from the configuration. Its index is then no
+                # position in ``args``, so no argument is left out.
                 compiled_in_indexes.add(parameter["argument_index"])
         remaining_args = [argument for index, argument in enumerate(args) if index not in compiled_in_indexes]
         remaining_kwargs = {name: argument for name, argument in kwargs.items() if name not in compiled_in_names}

@@ -145,12 +145,12 @@ class SearchHook(CallHook):
     def ask(self, call: HookedCall) -> CallResult | None:
         """Return the ``TuningResult`` of the loaded choice; None to let cuTile search.
 
-        Before a search whose result is to be recorded, the method sets ``call.state``. It leaves the call alone if the
+        If the result of the search is to be recorded, ``call.state`` has the open search. It is not recorded if the
         session does not act on the kernel, or if the problem has no stable form.
         """
         arguments = call.arguments
         search_space: Any = arguments["search_space"]
-        # Before the name of the kernel is known, because a function of the user may have to return the kernel.
+        # This check comes first: to find the name of the kernel, a function of the user may be called.
         if self._session.is_paused:
             return None
         # cuTile asks for the number of configurations, which an iterator does not have. It is left to cuTile unread.

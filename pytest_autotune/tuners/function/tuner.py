@@ -119,7 +119,7 @@ def tune(
     :param source: the code that the choice depends on: a function, class, text, the path of a file, a module, or
         several. None: ``run`` and ``compile``, if they are functions with a name or classes.
     :param device: ``"cpu"``, ``"cuda"`` or a :class:`Device`. None: the current GPU if this process uses one, else the
-        CPU. Pass the device if the process uses both.
+        CPU. Pass ``"cpu"`` for a kernel of the CPU in a process that also uses a GPU.
     :param compile_threads: the number of configurations that are compiled at the same time. None: the number of the
         process's cores. 1: they are compiled in the calling thread.
     :returns: the configuration, as the space holds it.

@@ -143,7 +143,7 @@ class AutotuneHook(CallHook):
     def ask(self, call: HookedCall) -> CallResult | None:
         """Return the loaded config; None to let Helion search.
 
-        Before a search whose result is to be recorded, the method sets ``call.state``. It leaves the call alone if the
+        If the result of the search is to be recorded, ``call.state`` has the open search. It is not recorded if the
         session does not act on the kernel, or if the problem has no stable form.
         """
         if _open_search.get() is not None:

@@ -73,7 +73,7 @@ class KernelNameHook(CallHook):
     """Notes the names of kernels, after ``generate_kernel_code_from_nodes``.
 
     The code that Inductor generates to measure a kernel has no name, only a placeholder. The hook computes the name
-    from the nodes of the graph, so that an entry can be told by its kernel.
+    from the nodes of the graph, so that an entry has the name of its kernel.
 
     :param module: Inductor's module that generates Triton code.
     """

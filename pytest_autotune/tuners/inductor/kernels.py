@@ -44,12 +44,17 @@ class Kernels:
         self.untracked: set[str] = set()
 
     def hook(self, module: ModuleType, session: Session, patches: Patches) -> None:
+        """Replace the methods of Inductor's autotuner that compile and measure.
+
+        :raises HookError: if this torch has other methods.
+        """
         tools = KernelTools(session, self._benchmarks, CompileThreads(session, module), patches)
         owner = module.CachingAutotuner
-        parameters = ["self", "warm_cache_only", "reload_kernel", "static_triton_bundle_key"]
-        patches.replace(owner, "precompile", parameters, PrecompileHook(tools, module, self._kernels))
-        parameters = ["self", "launcher", "args", "with_profiler", "kwargs"]
-        patches.replace(owner, "bench", parameters, BenchHook(tools, self._kernels, self.untracked))
+        precompile_parameters = ["self", "warm_cache_only", "reload_kernel", "static_triton_bundle_key"]
+        patches.replace(owner, "precompile", precompile_parameters, PrecompileHook(tools, module, self._kernels))
+        bench_parameters = ["self", "launcher", "args", "with_profiler", "kwargs"]
+        patches.replace(owner, "bench", bench_parameters, BenchHook(tools, self._kernels, self.untracked))
+        # Without this method, the candidates cannot race, but hits still work.
         try:
             hook = BenchmarkAllHook(self._kernels)
             patches.replace(owner, "benchmark_all_configs", ["self", "args", "kwargs"], hook)

@@ -162,7 +162,7 @@ class Turn:
     """A launch to be made.
 
     :param round_number: from 0.
-    :param needs_set_up: whether another candidate's launch may come directly before.
+    :param needs_set_up: whether the launch directly before this one may be of another candidate.
     """
 
     racer: Racer

@@ -88,9 +88,9 @@ HOPELESS = 20.0
 #: A candidate that is slower than the best by the factor HOPELESS is launched only once if its first probe took longer
 #: than this time. A shorter probe may be slow only because the host stalled.
 STALL_US = 10_000.0
-#: A candidate may win if its fastest probe is slower than the fastest probe of all candidates by at most this share.
+#: A candidate stays in the race if its fastest probe takes at most 1.5 times as long as the fastest probe of all.
 MAY_WIN = 0.5
-#: A race runs disturbed stages again this often.
+#: A race runs disturbed stages again at most this often.
 REPEATS = 4
 #: The reason for which nothing can be raced while CUDA captures a graph.
 CAPTURED = "a CUDA graph was being captured during the call"

@@ -84,12 +84,14 @@ def _list_tensor_values(name: str, tensor: Any) -> list[Value]:
 
 
 def list_class_values(arguments: Iterable[tuple[str, Any]]) -> list[Value]:
-    """Return a list with a value of a fingerprint for the classes of enums and named tuples; empty without any.
+    """Return the fingerprint's value ``classes``, as a list: a digest of the enums and named tuples in the arguments.
 
-    The key holds only the name of an enum's member. The user may edit the class, so that the name has another value.
+    The key holds only the name of an enum's member, such as ``Mode.FAST``. If the user edits the class so that ``FAST``
+    has another value, this digest makes the entry stale. The list is empty if no argument has such a class.
 
     :param arguments: the name and the value of each argument.
     """
+    #: ``mode: `` and the text of the enum's member with its value.
     lines = []
     for name, value in arguments:
         text = None

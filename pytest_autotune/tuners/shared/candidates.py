@@ -35,7 +35,7 @@ class LaunchError(Exception):
 
 
 def does_not_compile(error: str) -> str:
-    """Return the reason why a choice from a cache or a mode is rejected.
+    """Return the reason for which an adapter rejects a choice that a cache or a mode offered.
 
     :param error: the error in one line.
     """

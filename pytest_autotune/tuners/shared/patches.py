@@ -89,7 +89,10 @@ class HookedCall:
 
 
 class CallHook:
-    """An adapter's part in the calls of one replaced function. A subclass overrides what it needs."""
+    """The code of an adapter before and after each call of a replaced function.
+
+    A subclass overrides the methods that it needs.
+    """
 
     def ask(self, call: HookedCall) -> CallResult | CallInstead | None:
         """Look up the choice before the tuner does its work.

@@ -324,7 +324,7 @@ def _explain_uncacheable(autotuner: Any, function: FunctionType) -> str:
 
     :param function: the function of the kernel.
     """
-    # A test checks through this hook that there was a search. If a cache gave the choice, there would be no search.
+    # The user checks with this hook whether a search takes place. With a choice from a cache, there would be none.
     observer = autotuners.find_search_observer(autotuner, function)
     if observer:
         return f"{observer} observes each search, so the search cannot be skipped"

@@ -101,9 +101,14 @@ def _list_legacy_key(entry: XlaEntry) -> list[Value]:
 def fingerprint_of(entry: XlaEntry) -> tuple[Value, ...]:
     """Return the fingerprint of an entry of XLA.
 
-    In the legacy format it has the version of cuDNN and XLA's version of the entry. In the new format it has the
-    version and the options of XLA's code generator. cuDNN and the options are left out if XLA's entry does not name
-    them.
+    ======== ===================================================================================
+    format   fingerprint
+    ======== ===================================================================================
+    new      ``codegen`` and ``codegen_options``: the version and options of XLA's code generator
+    legacy   ``cudnn`` and ``entry_version``: the version of cuDNN, and XLA's version of the entry
+    ======== ===================================================================================
+
+    ``codegen_options`` and ``cudnn`` are left out if XLA's entry does not name them.
     """
     fingerprint = []
     if entry.layout is XlaLayout.LEGACY:
