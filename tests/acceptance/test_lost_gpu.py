@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from itertools import product
+from typing import Any
+
 import pytest
 
 from pytest_autotune import devices
@@ -29,15 +32,24 @@ HOOKS = {
 }
 #: The hooks after which no test runs, or not all that were collected. They are red beside a GPU, too.
 STOPPING = {name for name in HOOKS if name.startswith("exit")} | {"collection", "loop", "first loop", "protocol"}
+#: Hooks that `make test` has with each gate: one for each place where the plugin decides about a gate.
+WITH_EVERY_GATE = ("modifyitems", "collection", "protocol", "exit at configure", "exit at loop")
+
+
+def list_hooks_and_gates() -> list[Any]:
+    """Return each hook with each gate. The same functions judge a stopped run and a lost GPU for all gates."""
+    cases = []
+    for kind, gate in product(HOOKS, GATES):
+        is_repeated = gate != GATES[0] and kind not in WITH_EVERY_GATE
+        cases.append(pytest.param(kind, gate, marks=[pytest.mark.nightly] if is_repeated else []))
+    return cases
 
 
 @pytest.fixture
 def two_devices(serial_suite: Suite) -> Suite:
     """A suite of a kernel on the CPU and a kernel on the GPU, with the entries of both."""
     serial_suite.write(test_a="def test_a(tune): tune('lib.a')", test_b="def test_b(tune): tune('lib.b')")
-    serial_suite.dump("test_a.py", TOY_DEVICE="CPU")
-    serial_suite.run("--autotune-load=cache.textproto", "--autotune-update=all", "test_b.py")
-    return serial_suite
+    return serial_suite.prepare_dump("test_a.py", TOY_DEVICE="CPU").prepare_dump("test_b.py")
 
 
 def add_hook(suite: Suite, kind: str) -> None:
@@ -45,8 +57,7 @@ def add_hook(suite: Suite, kind: str) -> None:
     conftest.write_text(f"{conftest.read_text()}\n{HOOKS[kind]}")
 
 
-@pytest.mark.parametrize("gate", GATES)
-@pytest.mark.parametrize("kind", HOOKS)
+@pytest.mark.parametrize(("kind", "gate"), list_hooks_and_gates())
 def test_without_a_gpu_the_gate_fails_if_a_hook_deselects_tests(
     two_devices: Suite, monkeypatch: pytest.MonkeyPatch, kind: str, gate: str
 ) -> None:
