@@ -76,8 +76,8 @@ def test_softmax(tune):
 """
 
 
-#: From the inputs of a dump to the files that the dump wrote or changed; see :meth:`Suite.prepare_dump`.
-_FILES_OF_DUMPS: dict[tuple[object, ...], dict[str, bytes]] = {}
+#: From the inputs of a run to the files that the run wrote or changed; see :meth:`Suite.prepare`.
+_FILES_OF_RUNS: dict[tuple[object, ...], dict[str, bytes]] = {}
 
 
 class Suite:
@@ -127,22 +127,26 @@ class Suite:
     def dump(self, *args: str, **environment: str) -> pytest.RunResult:
         return self.run("--autotune-dump=cache.textproto", *args, **environment)
 
-    def prepare_dump(self, *args: str, **environment: str) -> Suite:
-        """Dump, for a test that needs only the files of the dump.
+    def prepare(self, *args: str, **environment: str) -> Suite:
+        """Run pytest on the suite, for a test that needs only the files of the run.
 
-        Many tests begin with the same suite and the same dump. Equal inputs give equal bytes, so a process runs such a
-        dump once, and later tests get its files.
+        Many tests begin with the same suite and the same run. Equal inputs give equal files, so a process does such a
+        run once, and later tests get its files. The run must not depend on a test's monkeypatch.
         """
         before = self._read_files()
         key = (frozenset(before.items()), args, frozenset(environment.items()), tuple(self.distribution))
-        if key not in _FILES_OF_DUMPS:
-            self.dump(*args, **environment)
-            _FILES_OF_DUMPS[key] = dict(self._read_files().items() - before.items())
-        for name, content in _FILES_OF_DUMPS[key].items():
+        if key not in _FILES_OF_RUNS:
+            self.run(*args, **environment)
+            _FILES_OF_RUNS[key] = dict(self._read_files().items() - before.items())
+        for name, content in _FILES_OF_RUNS[key].items():
             path = self.folder / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(content)
         return self
+
+    def prepare_dump(self, *args: str, **environment: str) -> Suite:
+        """Dump, for a test that needs only the files of the dump; see :meth:`prepare`."""
+        return self.prepare("--autotune-dump=cache.textproto", *args, **environment)
 
     def _read_files(self) -> dict[str, bytes]:
         """Return the content of each file of the suite by its path in the folder, without bytecode."""

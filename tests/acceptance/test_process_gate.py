@@ -42,9 +42,9 @@ class Gate:
         self._capsys = capsys
 
     def run_parts(self, *parts: str, **environment: str) -> None:
-        """Run a process for each part."""
+        """Run a process for each part. Its report is that of an earlier test, if that test ran the same part."""
         for part in parts or PARTS:
-            self.suite.load(REPORTS, part, **environment)
+            self.suite.prepare("--autotune-load=cache.textproto", REPORTS, part, **environment)
 
     def judge(self, *options: str, caches: tuple[str, ...] = ("cache.textproto",)) -> int:
         """Return the exit status of the gate; its output is in ``lines``."""
@@ -502,7 +502,8 @@ def test_gate_command_checks_no_unused_entries_if_a_process_had_no_gpu(
 ) -> None:
     """The tests of that process may need the entries that no other process looked up."""
     monkeypatch.setattr(devices, "has_visible_gpu", bool)
-    gate.run_parts("test_a.py", "test_b.py")
+    for part in ("test_a.py", "test_b.py"):
+        gate.suite.load(REPORTS, part)
     (gate.suite.folder / "test_c.py").write_text("def test_c(): pass\n")
     gate.suite.run("--autotune-load=cache.textproto?optional", REPORTS, "test_c.py")
 
