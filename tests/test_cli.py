@@ -129,7 +129,7 @@ def test_show_command_with_option_kernel_or_device_lists_only_matches(
     assert {re.split("[ :]+", line)[2] for line in lines[2:-2]} == kernels
 
 
-def test_the_show_command_names_an_inductor_template_without_its_digest(run: Run) -> None:
+def test_the_show_command_names_an_inductor_template_without_its_hash(run: Run) -> None:
     write("a.textproto", template("ExternKernel mm", "TritonTemplate triton_mm: BLOCK_M=64"))
 
     lines = run("show", "a.textproto")[1]
@@ -138,7 +138,7 @@ def test_the_show_command_names_an_inductor_template_without_its_digest(run: Run
     assert "digest" not in "\n".join(lines)
 
 
-def test_show_command_adds_source_digests_if_a_problem_has_two_entries(run: Run) -> None:
+def test_show_command_adds_source_hashes_if_a_problem_has_two_entries(run: Run) -> None:
     write("a.textproto", entry(source="1"), entry(source="2", block=64))
 
     assert [line.split() for line in run("show", "a.textproto")[1][2:4]] == [

@@ -106,7 +106,7 @@ def nested(best: int) -> Any:
     [fastest_at, closure, default, nested, lambda best: partial(distance, best), lambda best: Runner(best).run, Runner],
     ids=["lambda", "closure", "default", "nested", "partial", "method", "callable"],
 )
-def test_the_source_digest_omits_closure_values_of_run_functions(looked_up: list[Lookup], make: Any) -> None:
+def test_another_closure_value_of_a_run_function_is_no_source_change(looked_up: list[Lookup], make: Any) -> None:
     """A pointer, a path or a port differs in every run and would make a choice stale forever.
 
     Only the key separates problems.
@@ -433,7 +433,7 @@ def calls(config: int) -> int:
     [("FASTEST", 4), ("TILE", Tile(8)), ("WORDS", ("b",)), ("calls", other), ("Bounds", Tile), ("TABLE", (other,))],
     ids=["number", "dataclass", "tuple", "function", "class", "tuple of functions"],
 )
-def test_changing_a_used_global_changes_the_source_digest(
+def test_changing_a_global_that_a_function_uses_is_a_source_change(
     monkeypatch: pytest.MonkeyPatch, name: str, value: Any
 ) -> None:
     before = source_text(follows)
@@ -458,7 +458,7 @@ class Launcher:
     [(Launcher, "launch", Runner.run), (Tile, "m", 2), (calls, "__code__", other.__code__)],
     ids=["method", "class attribute", "code of a function"],
 )
-def test_monkeypatching_methods_or_code_changes_source_digests(
+def test_monkeypatching_a_method_or_the_code_is_a_source_change(
     monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, value: Any
 ) -> None:
     subjects = (Launcher().run, follows)
@@ -468,7 +468,7 @@ def test_monkeypatching_methods_or_code_changes_source_digests(
     assert [source_text(subject) for subject in subjects] != before
 
 
-def test_the_source_digest_of_an_unchanged_function_is_computed_once() -> None:
+def test_the_source_of_an_unchanged_function_is_read_only_once() -> None:
     assert read_source_argument(follows) is read_source_argument(follows)
     assert read_source_argument(Launcher().run) is read_source_argument(Launcher().run)
 
@@ -547,9 +547,7 @@ partial_function = partial(distance, 2)
     ],
     ids=["singledispatch", "contextmanager", "method", "classmethod", "partial"],
 )
-def test_editing_any_callable_that_a_lambda_calls_changes_source_digests(
-    monkeypatch: pytest.MonkeyPatch, run: Any
-) -> None:
+def test_editing_any_callable_that_a_lambda_calls_is_a_source_change(monkeypatch: pytest.MonkeyPatch, run: Any) -> None:
     """A lambda that calls a plain function, too, does not drop the other callable."""
 
     def read_digests() -> list[str | None]:
@@ -579,7 +577,7 @@ def test_a_lambda_that_calls_no_function_is_identified_by_its_own_source(looked_
     assert len(set(sources(looked_up))) == 4
 
 
-def test_numba_options_that_change_compiled_code_change_the_source_digest(looked_up: list[Lookup]) -> None:
+def test_a_numba_option_that_changes_compiled_code_is_a_source_change(looked_up: list[Lookup]) -> None:
     """The option nogil does not change the compiled code."""
     numba = pytest.importorskip("numba")
     for options in ({}, {"fastmath": True}, {"fastmath": {"nnan", "nsz"}}, {"parallel": True}, {"nogil": True}):
@@ -690,7 +688,7 @@ class Unbound:
     ],
     ids=["method", "decorated", "private", "inner class", "partial"],
 )
-def test_editing_a_helper_of_an_unbound_method_changes_the_source_digest(
+def test_editing_a_helper_of_an_unbound_method_is_a_source_change(
     monkeypatch: pytest.MonkeyPatch, method: Any, cls: type
 ) -> None:
     before = source_text(method)
@@ -700,7 +698,7 @@ def test_editing_a_helper_of_an_unbound_method_changes_the_source_digest(
 
 
 @pytest.mark.parametrize("function", [Unbound.static, Unbound.listed], ids=["static", "without self"])
-def test_the_source_digest_of_a_static_method_does_not_cover_its_class(
+def test_editing_the_class_of_a_tuned_static_method_is_no_source_change(
     monkeypatch: pytest.MonkeyPatch, function: Any
 ) -> None:
     before = source_text(function)
@@ -727,7 +725,7 @@ class Compiled:
     ids=["class", "partial of the class", "partial with an argument"],
 )
 @pytest.mark.parametrize("owner", [other, Compiled.launch], ids=["helper", "method"])
-def test_editing_a_class_used_as_a_callback_changes_the_source_digest(
+def test_editing_a_class_used_as_a_callback_is_a_source_change(
     monkeypatch: pytest.MonkeyPatch, callback: Any, owner: Any
 ) -> None:
     def read_digests() -> list[str | None]:
@@ -741,7 +739,7 @@ def test_editing_a_class_used_as_a_callback_changes_the_source_digest(
     assert read_digests() == before
 
 
-def test_a_class_passed_as_the_compile_callback_is_in_the_source_digest(
+def test_editing_a_class_passed_as_compile_callback_is_a_source_change(
     looked_up: list[Lookup], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     @pytest_autotune.tuned(space=[1, 2, 4], compile=Compiled, measuring=AS_TOLD)
@@ -821,7 +819,7 @@ class OverridingWorker(Worker):
     ],
     ids=["overridden", "decorated", "decorated without wraps", "private", "class method", "keyword"],
 )
-def test_editing_a_helper_of_a_tuned_method_changes_its_source_digest(
+def test_editing_a_helper_of_a_tuned_method_is_a_source_change(
     looked_up: list[Lookup], monkeypatch: pytest.MonkeyPatch, call: Any
 ) -> None:
     """Neither an override, a further decorator, a private name nor a keyword hides the method's object."""

@@ -145,7 +145,7 @@ def test_a_tuple_in_a_candidate_is_saved_as_readable_json_and_loaded() -> None:
     assert chosen == {"cluster": (2, 1), "tile": (64, 128)}
 
 
-def test_the_digest_of_a_candidate_space_ignores_order_and_container_type() -> None:
+def test_candidates_in_another_order_or_container_are_the_same_space() -> None:
     """A list, an iterator, a mapping and a product of the same configurations have one digest.
 
     Types of values count.
@@ -539,7 +539,7 @@ def test_the_label_of_an_entry_says_that_an_eval_function_has_no_source() -> Non
     assert recorded(source=[identity, unread]).label == of_lambda.label
 
 
-def test_the_digest_of_a_source_file_changes_only_with_its_text(tmp_path: Path) -> None:
+def test_for_a_source_file_only_another_text_is_a_source_change(tmp_path: Path) -> None:
     """The kind of line ends does not matter."""
     file = tmp_path / "kernel.cu"
     file.write_bytes(b"a\nb")
@@ -840,7 +840,7 @@ def test_candidates_compile_with_context_variables_of_the_caller() -> None:
     assert seen == ["of the test"] * 3
 
 
-def test_a_space_of_numbers_and_one_of_mappings_have_different_digests() -> None:
+def test_a_space_of_numbers_and_a_space_of_mappings_are_different_spaces() -> None:
     """The configurations 1 and {"config": 1} have the same params."""
     plain, named = as_space([1, 2]), as_space([{"config": 1}, {"config": 2}])
     assert plain.digest != named.digest
@@ -879,7 +879,7 @@ def test_a_candidate_space_with_a_function_without_source_is_uncacheable(form: s
     assert lookups[0].reason == "space=: the source of made.double cannot be read"
 
 
-def test_overriding_a_called_method_changes_the_source_digest() -> None:
+def test_overriding_a_method_that_a_tuned_method_calls_is_a_source_change() -> None:
     sources = []
 
     class Base:
@@ -901,7 +901,7 @@ def test_overriding_a_called_method_changes_the_source_digest() -> None:
     assert sources[0] != sources[1]
 
 
-def test_overriding_a_called_classmethod_changes_the_source_digest() -> None:
+def test_overriding_a_classmethod_that_is_called_is_a_source_change() -> None:
     """Python makes a bound method of the class, so the class is the first argument."""
     sources = []
 

@@ -58,7 +58,7 @@ def test_of_two_loaded_caches_the_entry_of_the_last_takes_precedence():
         assert [same_key_entry.choice.time_us for same_key_entry in index.list_same_key(fast.problem)] == [9.0, 1.0]
 
 
-def test_the_entry_index_finds_kernels_by_their_source_digest(index) -> None:
+def test_the_entry_index_finds_kernels_that_have_the_same_source(index) -> None:
     assert sorted(index.list_kernels_with_fingerprint("triton", (Value("source", "one"),))) == ["add", "mul"]
     assert not index.list_kernels_with_fingerprint("triton", (Value("source", "two"),))
     assert not index.list_kernels_with_fingerprint("triton", ())

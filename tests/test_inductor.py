@@ -884,7 +884,7 @@ def test_the_key_of_a_cpu_template_has_only_non_default_cpp_settings() -> None:
         assert key_of_call(on_cpu) == {"settings": "cpp.enable_unsafe_math_opt_flag=True, cpp.simdlen=1"}
 
 
-def test_the_key_of_a_generated_template_is_a_digest_of_its_code() -> None:
+def test_the_key_of_a_generated_inductor_template_is_a_hash_of_its_code() -> None:
     first, second = template("code-1", "flex_1"), template("code-2", "flex_1")
     first.layout, first.input_nodes = ExternKernelCaller().layout, ExternKernelCaller().input_nodes
     second.layout, second.input_nodes = first.layout, first.input_nodes
@@ -932,7 +932,7 @@ def call(args):
         ("128", "256", False),
     ],
 )
-def test_the_digest_of_fused_code_ignores_gpu_index_and_comments(old: str, new: str, same: bool) -> None:
+def test_the_key_of_fused_inductor_code_ignores_gpu_index_and_comments(old: str, new: str, same: bool) -> None:
     changed = MEASURED.replace(old, new)
 
     assert changed != MEASURED

@@ -72,7 +72,7 @@ SITE = "venv/lib/python3.11/site-packages"
 
 
 @pytest.mark.parametrize("folder", [SITE, "project/.venv/lib/site-packages", "target"])
-def test_the_source_digest_omits_code_of_installed_libraries(machine: Machine, folder: str) -> None:
+def test_of_an_installed_library_only_name_and_version_are_recorded(machine: Machine, folder: str) -> None:
     machine.install(folder, "Lib_Helpers-1.2", lib_helpers=HELPER)
     machine.write("project", lib_kernels=KERNEL)
 
@@ -82,7 +82,7 @@ def test_the_source_digest_omits_code_of_installed_libraries(machine: Machine, f
     assert [(library.name, library.version) for library in source.libraries] == [("lib-helpers", "1.2")]
 
 
-def test_the_source_digest_ignores_versions_of_libraries(machine: Machine, tmp_path: Path) -> None:
+def test_another_version_of_an_installed_library_is_no_source_change(machine: Machine, tmp_path: Path) -> None:
     digests = set()
     for number, text in enumerate((HELPER, EDITED)):
         machine.install(f"target{number}", f"lib_helpers-{number}", lib_helpers=text)
@@ -104,7 +104,7 @@ def test_the_source_digest_ignores_versions_of_libraries(machine: Machine, tmp_p
     ],
     ids=["on the path", "in the rootdir", "installed into the rootdir", "editable", "installed from the rootdir"],
 )
-def test_the_source_digest_covers_code_of_editable_installs_and_checkouts(
+def test_code_of_an_editable_install_or_checkout_is_part_of_the_source(
     machine: Machine, folder: str, distribution: str, direct_url: Any
 ) -> None:
     if distribution:
@@ -122,7 +122,7 @@ def test_the_source_digest_covers_code_of_editable_installs_and_checkouts(
     assert source.parts["helper"] == part
 
 
-def test_the_source_digest_covers_helpers_in_the_package_of_the_kernel(machine: Machine) -> None:
+def test_a_helper_in_the_package_of_a_kernel_is_part_of_its_source(machine: Machine) -> None:
     machine.install(SITE, "other-1", lib_other="def other(x):\n    return x\n")
     text = KERNEL.replace("\n\n", "\nfrom lib_other import other\n\n", 1).replace("helper(x)", "helper(other(x))")
     machine.install(SITE, "mine-2", lib_kernels=text, lib_helpers=HELPER)
@@ -161,7 +161,7 @@ def test_a_package_behind_a_symbolic_link_counts_as_the_link_target(machine: Mac
     assert source.parts.keys() == {"kernel", "first", "helper"}
 
 
-def test_code_imported_from_a_zip_is_in_the_source_digest(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_code_from_a_zip_file_is_no_installed_library(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     with zipfile.ZipFile(machine.folder / "lib.zip", "w") as archive:
         archive.writestr("lib_helpers.py", HELPER)
     monkeypatch.syspath_prepend(machine.folder / "lib.zip")
@@ -201,7 +201,7 @@ class Kernel:
 
 
 @pytest.mark.parametrize("decorator", ["wrapping", "hiding", "Kernel"])
-def test_source_digests_cover_user_code_under_library_decorators(machine: Machine, decorator: str) -> None:
+def test_editing_user_code_under_a_library_decorator_is_a_source_change(machine: Machine, decorator: str) -> None:
     machine.install(SITE, "lib_decorators-1", lib_decorators=DECORATORS)
     decorated = f"from lib_decorators import {decorator} as decorator\n\n@decorator\n{HELPER}"
     text = f"{decorated}\ndef kernel(x):\n    return helper(x)\n"
@@ -253,7 +253,7 @@ PAIRS += [("int", "len")]
         ("int", "len"),
     ],
 )
-def test_rebinding_a_library_function_changes_the_source_digest(
+def test_binding_a_name_to_another_library_function_is_a_source_change(
     machine: Machine, used: str, pair: tuple[str, str]
 ) -> None:
     machine.install(SITE, "lib_helpers-1", lib_helpers=HELPERS)
@@ -266,7 +266,7 @@ def test_rebinding_a_library_function_changes_the_source_digest(
 
 
 @pytest.mark.parametrize("used", ["math.floor(x)", "sqrt(x)", "operator.add(x, x)", "len(x)"])
-def test_source_digests_omit_library_functions_used_under_their_own_names(machine: Machine, used: str) -> None:
+def test_a_library_function_under_its_own_name_adds_nothing_to_the_source(machine: Machine, used: str) -> None:
     machine.install(SITE, "lib_helpers-1", lib_helpers=HELPERS)
     machine.write("project", lib_kernels=NAMED.format(imported="sqrt", chosen="math.floor", used=used))
 
@@ -274,7 +274,7 @@ def test_source_digests_omit_library_functions_used_under_their_own_names(machin
 
 
 @pytest.mark.parametrize("used", ["helper(x)", "lib_helpers.helper(x)", "Thing"])
-def test_the_source_digest_has_the_names_of_used_library_functions(machine: Machine, used: str) -> None:
+def test_the_recorded_source_has_the_names_of_library_functions_it_uses(machine: Machine, used: str) -> None:
     machine.install(SITE, "lib_helpers-1", lib_helpers=HELPERS)
     machine.write("project", lib_kernels=NAMED.format(imported="sqrt", chosen="math.floor", used=used))
 
@@ -304,7 +304,7 @@ def kernel(x):
 
 
 @pytest.mark.parametrize("used", ["MIXED", "Pair(1)", "Tile()"])
-def test_the_source_digest_covers_constants_stored_beside_mutable_values(machine: Machine, used: str) -> None:
+def test_changing_a_constant_beside_mutable_values_is_a_source_change(machine: Machine, used: str) -> None:
     digests = []
     for number, width in enumerate((1, 2, 2)):
         machine.write("project", **{f"lib_kernels{number}": VALUES.format(width=width, used=used)})
@@ -316,7 +316,7 @@ def test_the_source_digest_covers_constants_stored_beside_mutable_values(machine
 
 
 @pytest.mark.parametrize(("used", "digest"), [("ALL_MAY_CHANGE", "218ce6c1fae8"), ("Fixed()", "95c695947cf5")])
-def test_source_digests_with_tuples_equal_those_of_old_caches(machine: Machine, used: str, digest: str) -> None:
+def test_the_source_hash_of_a_kernel_with_tuples_fits_old_caches(machine: Machine, used: str, digest: str) -> None:
     """Nothing is added where all of a tuple may change, and where the text of a class says the defaults."""
     machine.write("project", lib_kernels=VALUES.format(width=1, used=used))
 

@@ -80,7 +80,7 @@ ADDED = [
 
 
 @pytest.mark.parametrize(("bound", "used", "digest"), SAID)
-def test_source_digests_omit_triton_functions_used_under_their_own_names(
+def test_a_triton_function_under_its_own_name_adds_nothing_to_the_source(
     read: Any, bound: str, used: str, digest: str
 ) -> None:
     source = read(bound, used)
@@ -90,7 +90,7 @@ def test_source_digests_omit_triton_functions_used_under_their_own_names(
 
 
 @pytest.mark.parametrize(("bound", "used", "name", "digest"), ADDED)
-def test_source_digests_cover_triton_functions_under_an_alias(
+def test_a_triton_function_under_an_alias_is_part_of_the_recorded_source(
     read: Any, bound: str, used: str, name: str, digest: str
 ) -> None:
     source = read(bound, used)
@@ -99,7 +99,7 @@ def test_source_digests_cover_triton_functions_under_an_alias(
     assert source.digest == digest
 
 
-def test_kernels_that_use_different_library_functions_differ_in_digest() -> None:
+def test_kernels_that_use_different_library_functions_differ_in_source() -> None:
     digests = [case[-1] for case in (*SAID, *ADDED)]
     assert len(set(digests)) == len(digests)
 

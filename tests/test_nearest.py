@@ -59,7 +59,7 @@ def test_a_miss_names_an_entry_of_another_gpu_only_with_a_device_alias() -> None
     )
 
 
-def test_a_miss_that_differs_in_a_code_digest_says_new_or_changed_code() -> None:
+def test_a_miss_that_differs_in_a_hash_of_code_says_new_or_changed_code() -> None:
     old, new = (problem(code=Value("code", text, "digest")) for text in ("a", "b"))
     assert reason(new, old) == "no entry; new or changed code"
 

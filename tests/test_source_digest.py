@@ -93,7 +93,7 @@ def digest_of(load):
         ("x + SCALE", "x \\\n        + SCALE"),
     ],
 )
-def test_layout_and_comments_of_a_kernel_do_not_change_the_source_digest(digest_of, replacement) -> None:
+def test_editing_layout_or_comments_of_a_kernel_is_no_source_change(digest_of, replacement) -> None:
     """Docstrings, unused names, decorators and the spelling of numbers do not matter either."""
     assert digest_of(KERNEL.replace(*replacement)) == digest_of(KERNEL)
 
@@ -109,11 +109,11 @@ def test_layout_and_comments_of_a_kernel_do_not_change_the_source_digest(digest_
         ("        y = y * 2\n\n    return y", "        y = y * 2\n        return y"),
     ],
 )
-def test_editing_the_code_of_a_kernel_changes_its_source_digest(digest_of, replacement) -> None:
+def test_editing_the_code_of_a_kernel_is_a_source_change(digest_of, replacement) -> None:
     assert digest_of(KERNEL.replace(*replacement)) != digest_of(KERNEL)
 
 
-def test_closure_numbers_are_in_the_problem_key_not_in_the_source_digest(load) -> None:
+def test_another_number_in_a_closure_is_another_key_but_no_source_change(load) -> None:
     module = load("def make(a):\n    def kernel(x):\n        return x * a\n    return kernel\n")
     two, three = module.make(2), module.make(3)
 
@@ -121,7 +121,7 @@ def test_closure_numbers_are_in_the_problem_key_not_in_the_source_digest(load) -
     assert [closure_cells(made) for made in (two, three)] == [{"a": 2}, {"a": 3}]
 
 
-def test_functions_in_a_closure_are_part_of_the_source_digest(load) -> None:
+def test_another_function_in_a_closure_is_a_source_change(load) -> None:
     module = load(
         "def one(x):\n    return x\n\ndef two(x):\n    return -x\n\n"
         "def make(act):\n    def kernel(x):\n        return act(x)\n    return kernel\n"
@@ -138,7 +138,7 @@ def test_a_kernel_function_without_readable_source_is_uncacheable() -> None:
         source_digest(namespace["kernel"])  # type: ignore[arg-type]
 
 
-def test_editing_a_class_without_a_module_changes_the_source_digest(load) -> None:
+def test_editing_a_class_without_a_module_is_a_source_change(load) -> None:
     source = (
         "Undefined = type('Undefined', (), {'__module__': None, 'WIDTH': 1})\ndef kernel(x):\n    return Undefined\n"
     )
@@ -248,7 +248,7 @@ def kernel(x):
         "remembered()",
     ],
 )
-def test_changing_an_enum_or_dataclass_value_changes_the_source_digest(load, used: str) -> None:
+def test_changing_a_value_of_an_enum_or_a_dataclass_is_a_source_change(load, used: str) -> None:
     """A kernel may read a value of an enum, a dataclass, an object, a class or a remembered function."""
 
     def digest(value: str) -> str:
@@ -273,7 +273,9 @@ def kernel(x, BLOCK=4):
     ("old", "new", "changed"),
     [("x + EPS", "x - EPS", "helper"), ("EPS = 1", "EPS = 2", "EPS"), ("BLOCK=4", "BLOCK=8", "kernel")],
 )
-def test_editing_a_helper_changes_only_the_digest_part_of_this_helper(load, old: str, new: str, changed: str) -> None:
+def test_an_edit_of_a_helper_is_recorded_as_a_change_of_this_helper_only(
+    load, old: str, new: str, changed: str
+) -> None:
     """A changed constant has its own part, too."""
     before, now = (source_parts(load(text).kernel) for text in (HELPED, HELPED.replace(old, new)))
 
@@ -304,14 +306,14 @@ def kernel(x):
 
 
 @pytest.mark.parametrize("used", ["managed()", "dispatched(x)", "reads_global()"])
-def test_the_source_digest_covers_globals_that_a_decorated_helper_reads(load, used: str) -> None:
+def test_changing_a_global_of_a_decorated_helper_is_a_source_change(load, used: str) -> None:
     text = MANAGED.replace("USED", used)
 
     assert source_digest(load(text).kernel) == source_digest(load(text).kernel)
     assert source_digest(load(text).kernel) != source_digest(load(text.replace("EPS = 1", "EPS = 2")).kernel)
 
 
-def test_a_call_that_assigns_a_global_does_not_change_the_source_digest(load) -> None:
+def test_a_call_that_assigns_a_global_is_no_source_change(load) -> None:
     """An edit of the global's first value changes the digest, because the results of the function may change."""
     text = "COUNT = 0\ndef kernel(x):\n    global COUNT\n    COUNT += 1\n    return x\n"
     kernel = load(text).kernel
@@ -336,7 +338,7 @@ def kernel(x):
 
 
 @pytest.mark.parametrize("link", ["", "object.__setattr__(node, 'itself', node)"], ids=["unset", "itself"])
-def test_a_dataclass_object_that_refers_to_itself_has_a_source_digest(digest_of, link: str) -> None:
+def test_a_dataclass_that_refers_to_itself_changes_source_only_if_edited(digest_of, link: str) -> None:
     """The other fields still count, and the digest is the same in each process."""
     source = FIELDS.replace("LINK", link)
 
@@ -344,12 +346,12 @@ def test_a_dataclass_object_that_refers_to_itself_has_a_source_digest(digest_of,
     assert digest_of(source) != digest_of(source.replace("Node(4)", "Node(5)"))
 
 
-def test_a_self_reference_in_a_field_changes_the_source_digest(digest_of) -> None:
+def test_adding_a_self_reference_to_a_dataclass_is_a_source_change(digest_of) -> None:
     linked = FIELDS.replace("LINK", "object.__setattr__(node, 'itself', node)")
     assert digest_of(FIELDS.replace("LINK", "")) != digest_of(linked)
 
 
-def test_the_source_digest_omits_values_that_tests_change(load) -> None:
+def test_changes_that_a_test_makes_to_global_values_are_no_source_change(load) -> None:
     module = load(CLASSES.replace("USED", "(SETTINGS.width, wrapped(x), LOG)") + "LOG = []\n")
     before = source_digest(module.kernel)
     module.SETTINGS.width = 5
@@ -375,7 +377,7 @@ class Log:
 """
 
 
-def test_hooks_with_different_bound_values_differ_in_their_digest(load) -> None:
+def test_hooks_with_different_bound_values_count_as_different_source(load) -> None:
     """The text of a hook has its bound values. A value without a stable form is an error."""
     module = load(HOOKS)
     hook, tile = module.hook, module.Tile
@@ -388,7 +390,7 @@ def test_hooks_with_different_bound_values_differ_in_their_digest(load) -> None:
 
 
 @pytest.mark.parametrize("name", ["queue", "cuda", "numba"])
-def test_a_user_module_named_like_a_library_is_in_the_source_digest(load, name: str) -> None:
+def test_editing_a_user_module_named_like_a_library_is_a_source_change(load, name: str) -> None:
     def digest(body: str) -> str:
         helpers = load(f"def act(x):\n    return {body}\n\nclass Act:\n    SIZE = {len(body)}\n", name)
         module = load("def kernel(x):\n    return act(x), Act, helpers.act\n")
@@ -399,7 +401,7 @@ def test_a_user_module_named_like_a_library_is_in_the_source_digest(load, name: 
 
 
 @pytest.mark.parametrize("name", ["jax", "jaxlib"])
-def test_the_source_digest_omits_the_jax_wrapper_of_a_kernel(load, name: str) -> None:
+def test_editing_the_jax_class_that_wraps_a_kernel_is_no_source_change(load, name: str) -> None:
     """The folder of the library does not matter."""
 
     def digest(body: str) -> str:
@@ -419,7 +421,7 @@ def kernel(x):
 """
 
 
-def test_two_lambdas_on_one_line_have_different_source_digests(load) -> None:
+def test_two_lambdas_on_one_line_count_as_different_source(load) -> None:
     made = load(LAMBDAS).make(1, 2)
     changed = load(LAMBDAS.replace("n - 2", "n - 3")).make(1, 2)
     digests = {name: source_digest(function) for name, function in made.items()}
@@ -430,7 +432,7 @@ def test_two_lambdas_on_one_line_have_different_source_digests(load) -> None:
 
 
 @pytest.mark.parametrize("decorator", ["functools.cache", "triton.constexpr_function"])
-def test_the_source_digest_covers_the_wrapper_and_the_decorated_function(load, decorator: str) -> None:
+def test_editing_a_wrapper_or_its_decorated_function_is_a_source_change(load, decorator: str) -> None:
     if decorator.startswith("triton") and not hasattr(pytest.importorskip("triton"), "constexpr_function"):
         pytest.skip("a later version of Triton has it")
 
@@ -497,7 +499,7 @@ def other_pythons() -> list[str]:
 
 
 @pytest.mark.parametrize("python", other_pythons() or [sys.executable])
-def test_the_source_digest_is_the_same_on_every_python_version(tmp_path: Path, python: str) -> None:
+def test_the_source_hash_of_a_kernel_is_the_same_on_every_python_version(tmp_path: Path, python: str) -> None:
     (tmp_path / "kernels.py").write_text(EVERYTHING)
     used = (
         "(Mode, Shape, Sizes, SHAPE, NESTED, SPACE, enum, dataclass, "
@@ -532,7 +534,7 @@ def test_a_kernel_whose_file_was_edited_after_the_import_is_uncacheable(load, ed
         source_digest(module.kernel)
 
 
-def test_appending_text_to_a_kernel_file_keeps_its_source_digest(load) -> None:
+def test_appending_text_to_the_file_of_a_kernel_is_no_source_change(load) -> None:
     module = load("import math\ndef kernel(x): return math.floor(x * 2)\n")
     before = source_digest(load(Path(module.__file__).read_text()).kernel)
     with open(module.__file__, "a") as file:
@@ -561,7 +563,7 @@ kernel = define("def kernel(x):\\n    y = SCALE\\n    return x * y + {added}\\n"
 """
 
 
-def test_changing_source_text_passed_to_triton_changes_the_source_digest(load) -> None:
+def test_changing_source_text_passed_to_triton_is_a_source_change(load) -> None:
     pytest.importorskip("triton")
     variants = [load(GIVEN.format(scale=scale, added=added)) for scale, added in ((1, 1), (2, 1), (1, 2), (1, 1))]
     digests = [source_digest(variant.kernel, named=False) for variant in variants]
@@ -620,7 +622,7 @@ class Tile(Base):
         ("return 7", "return 70", False),
     ],
 )
-def test_the_source_digest_of_a_method_covers_only_members_it_uses(
+def test_editing_a_class_member_that_a_method_uses_is_a_source_change(
     load, old: str, new: str, changes_digest: bool
 ) -> None:
     before = load(METHODS).Tile()
@@ -639,7 +641,7 @@ LOCAL_IMPORTS = [
 
 
 @pytest.mark.parametrize("body", LOCAL_IMPORTS)
-def test_the_source_digest_covers_a_module_imported_inside_a_function(load, tmp_path, monkeypatch, body: str) -> None:
+def test_editing_a_module_imported_inside_a_function_is_a_source_change(load, tmp_path, monkeypatch, body: str) -> None:
     """The digest reads the module's file and does not import the module. Its layout does not count."""
     package = tmp_path / "kernels_pkg"
     package.mkdir()
@@ -670,7 +672,7 @@ def test_the_source_digest_covers_a_module_imported_inside_a_function(load, tmp_
         assert source_digest(run) != before
 
 
-def test_the_digest_of_a_module_passed_as_source_covers_its_imports(load, tmp_path, monkeypatch) -> None:
+def test_editing_an_import_of_a_module_used_as_source_is_a_source_change(load, tmp_path, monkeypatch) -> None:
     monkeypatch.syspath_prepend(tmp_path)
     helper = tmp_path / "kernels_helper.py"
     helper.write_text("def work(c):\n    return c * 2\n")
@@ -801,7 +803,7 @@ def kernel(x):
         ("upper(x)", "str.upper", "str.lower"),
     ],
 )
-def test_the_source_digest_covers_code_used_through_objects_and_aliases(load, used: str, old: str, new: str) -> None:
+def test_editing_code_used_through_objects_or_aliases_is_a_source_change(load, used: str, old: str, new: str) -> None:
     source = OWN_WAYS.replace("USED", used)
     digest = source_digest(load(source).kernel)
     assert source_digest(load(source).kernel) == digest
@@ -887,7 +889,7 @@ class Tool:
         "Owner()",
     ],
 )
-def test_computing_a_source_digest_runs_no_code_of_user_objects(load, used: str) -> None:
+def test_hashing_the_source_of_a_kernel_runs_no_code_of_user_objects(load, used: str) -> None:
     """The objects' code may raise an error, or count its calls."""
     module = load(OBJECTS_WITH_CODE.replace("USED", used))
     module.calls.clear()
@@ -905,7 +907,7 @@ def test_computing_a_source_digest_runs_no_code_of_user_objects(load, used: str)
     assert not module.calls
 
 
-def test_a_kernel_whose_source_digest_raises_an_error_is_uncacheable(load, monkeypatch) -> None:
+def test_a_kernel_whose_source_cannot_be_hashed_is_uncacheable(load, monkeypatch) -> None:
     """The error never fails the test."""
     module = load("class Tool:\n    def run(self, x):\n        return x\nlimit = 3\ndef kernel(x):\n    return limit\n")
 
@@ -956,7 +958,7 @@ def kernel(x):
 
 
 @pytest.mark.parametrize("used", ["kernel", "Tool", "Tool().run", "Tool.make"])
-def test_the_source_digest_omits_a_counter_that_the_kernel_increments(load, used: str) -> None:
+def test_a_counter_that_the_kernel_increments_is_no_source_change(load, used: str) -> None:
     """The digest has the first value of the counter, and later values of other names."""
     load("count = 0\n", "state")
 
@@ -981,7 +983,7 @@ def test_the_source_digest_omits_a_counter_that_the_kernel_increments(load, used
         assert digest_used(COUNTERS.replace("limit = 3", "limit = 5"), 0) != digest
 
 
-def test_computing_a_source_digest_calls_no_module_getattr(load) -> None:
+def test_hashing_the_source_of_a_kernel_calls_no_getattr_of_a_module(load) -> None:
     library = load("def __getattr__(name):\n    raise RuntimeError(name)\n", "lazy_library")
     module = load("import lazy_library\ndef kernel(x):\n    return lazy_library.gpu(x)\n")
     assert module.lazy_library is library

@@ -35,13 +35,13 @@ def kernel(x):
 """
 
 
-def test_a_global_that_a_local_variable_hides_is_not_in_the_source_digest(load: Load) -> None:
+def test_changing_a_global_hidden_by_a_local_variable_is_no_source_change(load: Load) -> None:
     digest = source_digest(load(VARIABLES).kernel)
     assert source_digest(load(VARIABLES.replace("= 7", "= 70")).kernel) == digest
     assert source_digest(load(VARIABLES.replace("size = 8", "size = 80")).kernel) != digest
 
 
-def test_a_global_named_like_a_nonlocal_variable_is_in_the_source_digest(load: Load) -> None:
+def test_changing_a_global_named_like_a_nonlocal_is_a_source_change(load: Load) -> None:
     source = """
 k = 7
 def read():
@@ -56,7 +56,7 @@ def kernel(x):
     assert source_digest(load(source).kernel) != source_digest(load(source.replace("k = 7", "k = 70")).kernel)
 
 
-def test_the_source_digest_omits_a_nonlocal_counter_of_the_kernel(load: Load) -> None:
+def test_a_nonlocal_counter_that_a_kernel_increments_is_no_source_change(load: Load) -> None:
     source = """
 def make(size):
     count = 0
@@ -91,7 +91,7 @@ FIRST_STATEMENTS = [
 
 
 @pytest.mark.parametrize(("statement", "used"), FIRST_STATEMENTS)
-def test_source_digests_cover_only_the_first_value_of_a_changed_global(load: Load, statement: str, used: str) -> None:
+def test_for_a_global_that_a_kernel_sets_only_the_first_value_is_source(load: Load, statement: str, used: str) -> None:
     shared = "SIZE = 3\ndef impl(x):\n    return x + 3\n"
     source = f"{statement}\ndef kernel(x):\n    global name\n    result = {used}\n    name = 5\n    return result\n"
 
@@ -109,7 +109,7 @@ def test_source_digests_cover_only_the_first_value_of_a_changed_global(load: Loa
 
 @pytest.mark.parametrize("limit", ["limit", "__limit"])
 @pytest.mark.parametrize("used", ["tool.run(x)", "len(tool)", "Tool"])
-def test_source_digests_cover_only_the_first_value_of_a_changed_field(load: Load, used: str, limit: str) -> None:
+def test_for_a_field_that_a_method_sets_only_the_first_value_is_source(load: Load, used: str, limit: str) -> None:
     source = f"""
 def compute():
     return 3
@@ -131,7 +131,7 @@ def kernel(x):
     assert source_digest(load(source.replace("return 3", "return 30")).kernel) != digest
 
 
-def test_the_source_digest_covers_a_function_under_attribute_wrapped(load: Load) -> None:
+def test_editing_a_function_called_through_wrapped_is_a_source_change(load: Load) -> None:
     source = """
 def inner(x):
     return x + 1
@@ -144,7 +144,7 @@ def kernel(x):
     assert source_digest(load(source).kernel) != source_digest(load(source.replace("x + 1", "x + 2")).kernel)
 
 
-def test_another_builtin_in_a_closure_changes_the_source_digest(load: Load) -> None:
+def test_another_builtin_function_in_a_closure_is_a_source_change(load: Load) -> None:
     source = """
 import math
 def make(NAME):
@@ -157,7 +157,7 @@ def make(NAME):
     assert source_digest(module.make(math.ceil), own_cells=True) != digest
 
 
-def test_the_source_digest_covers_methods_of_an_object_inside_a_partial(load: Load) -> None:
+def test_editing_a_method_of_an_object_in_a_partial_is_a_source_change(load: Load) -> None:
     source = """
 import functools
 class Tool:
@@ -209,7 +209,7 @@ def kernel(n):
         ("_scale_", "_ = 6", "_ = 60"),
     ],
 )
-def test_the_source_digest_has_code_that_only_a_class_body_calls(
+def test_editing_code_that_only_a_class_body_calls_is_a_source_change(
     load: Load, use: str, name: str, old: str, new: str
 ) -> None:
     source = CLASS_BODY.replace("USE", use).replace("NAME", name)
@@ -220,7 +220,7 @@ def test_the_source_digest_has_code_that_only_a_class_body_calls(
     assert read_source(load(source.replace(old, new)).kernel).digest != kept.digest
 
 
-def test_a_class_keeps_its_source_digest_while_its_lists_change(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_appending_to_a_list_of_a_class_is_no_source_change(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
     module = load(CLASS_BODY.replace("USE", "tile.launch(n)").replace("NAME", "table"))
     source = read_source(module.kernel, is_kept=True)
     module.Tile.table.append(7)

@@ -153,7 +153,7 @@ def kernel_digest(load: Load, source: str) -> str:
 
 
 @pytest.mark.parametrize(("run", "reached"), RUNS, ids=[run for run, _ in RUNS])
-def test_the_source_digest_covers_members_of_an_object_a_function_uses(
+def test_editing_a_member_of_an_object_that_is_used_is_a_source_change(
     load: Load, run: str, reached: list[int]
 ) -> None:
     """A class whose object is used as a whole counts with all members, so only the others must not count."""
@@ -170,7 +170,7 @@ def test_the_source_digest_covers_members_of_an_object_a_function_uses(
 
 
 @pytest.mark.parametrize("run", [run for run, _ in RUNS if "stored" not in run])
-def test_the_source_digest_omits_values_of_object_attributes(load: Load, run: str) -> None:
+def test_another_value_of_an_object_attribute_is_no_source_change(load: Load, run: str) -> None:
     source = OBJECTS.replace("RUN", run)
     other_data = source.replace("obj = Suite()\n", "obj = Suite()\n    obj.size, obj.log = 70, [1]\n")
     assert digests_of_run(load(source, "suite")) == digests_of_run(load(other_data, "suite"))
@@ -198,7 +198,7 @@ def whole(n):
 
 
 @pytest.mark.parametrize("name", ["kernel", "whole"])
-def test_the_source_digest_omits_attributes_that_the_kernel_assigns(load: Load, name: str) -> None:
+def test_an_attribute_that_the_kernel_assigns_is_no_source_change(load: Load, name: str) -> None:
     module = load(LAZY, "suite")
     digest = digest_of(getattr(module, name))
     module.kernel(1)
@@ -207,9 +207,7 @@ def test_the_source_digest_omits_attributes_that_the_kernel_assigns(load: Load, 
     assert digest_of(getattr(edited, name)) != digest
 
 
-def test_after_monkeypatching_a_member_its_source_digest_is_recomputed(
-    load: Load, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_after_monkeypatching_a_member_the_source_is_hashed_again(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
     module = load(OBJECTS.replace("RUN", "lambda n: GLOBAL.kernel(n) + GLOBAL.sub.launch(n)"), "suite")
     run = module.make()
     source = read_source(run, carried=False, is_kept=True)
@@ -263,7 +261,7 @@ def kernel(n):
 """
 
 
-def test_computing_a_digest_of_object_members_runs_no_code_of_the_object(load: Load) -> None:
+def test_hashing_the_members_of_an_object_runs_no_code_of_the_object(load: Load) -> None:
     module = load(COMPUTED, "suite")
     for carried in (False, True):
         source = read_source(module.kernel, carried=carried, is_kept=True)
@@ -287,12 +285,12 @@ def kernel(n):
 """
 
 
-def test_a_kernel_that_uses_a_long_chain_of_objects_has_a_source_digest(load: Load) -> None:
+def test_the_source_of_a_kernel_with_a_long_chain_of_objects_is_hashed(load: Load) -> None:
     module = load(LONG_CHAIN, "suite")
     assert digest_of(module.kernel)
 
 
-def test_a_mock_or_library_object_adds_nothing_to_the_source_digest(load: Load) -> None:
+def test_a_mock_or_library_object_adds_nothing_to_the_source_of_a_kernel(load: Load) -> None:
     text = "import unittest.mock\nobj = NONE\ndef kernel(n):\n    return obj.kernel(n) + len(obj)\n"
     digest = read_source(load(text.replace("NONE", "None"), "suite").kernel, carried=False).parts["kernel"]
     for value in ("unittest.mock.MagicMock()", "unittest.mock.MagicMock(spec=list)", "object()"):
@@ -336,7 +334,7 @@ BYSTANDERS = ["Function.forward(record, x)", "function.note(record)", "note(reco
 
 @pytest.mark.parametrize("statement", BYSTANDERS)
 @pytest.mark.parametrize("edit", ["x + 1", "x + 2"])
-def test_a_name_assigned_on_another_object_hides_no_code_from_the_digest(load: Load, statement: str, edit: str) -> None:
+def test_code_with_a_name_set_on_another_object_still_counts_as_source(load: Load, statement: str, edit: str) -> None:
     source = BYSTANDER.replace("ASSIGNS", statement).replace("PLACE", "layer.sub")
     digest = kernel_digest(load, source)
     edited = source.replace(edit, f"{edit}00")
@@ -374,7 +372,7 @@ def make():
 """
 
 
-def test_source_digests_omit_attributes_that_an_outer_method_assigns(load: Load) -> None:
+def test_an_attribute_that_an_outer_method_assigns_is_no_source_change(load: Load) -> None:
     kernel = load(PLANNED.replace("RUNNER", "Runner()"), "suite").make()
     digest = digest_of(kernel)
     kernel(1)
@@ -410,7 +408,9 @@ def kernel(n):
         ("tool.hooked(n)", "hook=helper", "help=helper"),
     ],
 )
-def test_the_source_digest_covers_arguments_of_partials_in_a_class(load: Load, used: str, old: str, new: str) -> None:
+def test_changing_an_argument_of_a_partial_in_a_class_is_a_source_change(
+    load: Load, used: str, old: str, new: str
+) -> None:
     source = MEMBERS.replace("USED", used)
     assert old in source
     digest = kernel_digest(load, source)
@@ -456,7 +456,7 @@ def make():
         ("other.run(n)", "n + 3"),
     ],
 )
-def test_the_source_digest_covers_code_stored_in_an_enum_member(load: Load, used: str, old: str) -> None:
+def test_editing_code_stored_in_an_enum_member_is_a_source_change(load: Load, used: str, old: str) -> None:
     source = ENUMS.replace("USED", used)
     digest = digest_of(load(source, "suite").make())
     assert digest_of(load(source.replace(old, f"{old}0"), "suite").make()) != digest
@@ -489,7 +489,7 @@ def kernel(n):
     ("old", "new"),
     [("* 1", "* 10"), ("return 2", "return 20"), ("helper() +", "helper() -"), ("return 3", "return 30")],
 )
-def test_the_source_digest_covers_functions_in_a_descriptor(load: Load, used: str, old: str, new: str) -> None:
+def test_editing_a_function_in_a_descriptor_is_a_source_change(load: Load, used: str, old: str, new: str) -> None:
     source = DESCRIPTORS.replace("USED", used)
     digest = kernel_digest(load, source)
     edited = source.replace(old, new)
@@ -500,7 +500,7 @@ def test_the_source_digest_covers_functions_in_a_descriptor(load: Load, used: st
 
 
 @pytest.mark.parametrize("place", ["layer.made", "Layer.made", "vars(layer) and layer.made"])
-def test_a_name_assigned_on_another_class_hides_no_code_from_the_digest(load: Load, place: str) -> None:
+def test_code_with_a_name_set_on_another_class_still_counts_as_source(load: Load, place: str) -> None:
     source = BYSTANDER.replace("ASSIGNS", "type(record).made = 3").replace("PLACE", place)
     digest = kernel_digest(load, source)
     assert kernel_digest(load, source.replace("x + 3", "x + 30")) != digest
@@ -522,7 +522,7 @@ def kernel(n):
 """
 
 
-def test_the_source_digest_omits_a_singleton_that_the_first_call_makes(load: Load) -> None:
+def test_a_singleton_that_the_first_call_makes_is_no_source_change(load: Load) -> None:
     module = load(SINGLETON, "suite")
     digest = digest_of(module.kernel)
     module.kernel(1)
@@ -559,7 +559,7 @@ def kernel(n):
         ("return owner.read()", "* 3", False),
     ],
 )
-def test_the_source_digest_covers_setter_methods_that_an_assignment_calls(
+def test_editing_a_setter_that_an_assignment_calls_is_a_source_change(
     load: Load, used: str, edit: str, counts: bool
 ) -> None:
     source = CALLED_BY_PYTHON.replace("USED", used)
@@ -600,7 +600,7 @@ def kernel(n):
     ],
     ids=["class", "class and len", "frozen field", "nested field", "state of a partial", "keywords of a partial"],
 )
-def test_after_a_change_of_an_object_its_source_digest_is_recomputed(
+def test_after_a_change_of_an_object_its_source_is_hashed_again(
     load: Load, used: str, change: Callable[[ModuleType], None]
 ) -> None:
     module = load(CHANGED.replace("USED", used), "suite")
@@ -640,7 +640,7 @@ def kernel(n):
 
 
 @pytest.mark.parametrize("used", ["runner.base(n) + runner.derived(n)", "len(runner)", "Derived"])
-def test_the_source_digest_covers_a_private_attribute_of_a_subclass(load: Load, used: str) -> None:
+def test_editing_code_in_a_private_subclass_attribute_is_a_source_change(load: Load, used: str) -> None:
     """A method of the base assigns ``_Base__plan``. The subclass assigns its own only in the constructor."""
     source = PRIVATE.replace("USED", used)
     module = load(source, "suite")
@@ -652,7 +652,7 @@ def test_the_source_digest_covers_a_private_attribute_of_a_subclass(load: Load, 
 
 
 @pytest.mark.parametrize("used", ["tool.make().run(n)", "Tool.make().run(n)"])
-def test_the_source_digest_covers_methods_of_an_object_a_factory_made(load: Load, used: str) -> None:
+def test_editing_a_method_of_an_object_a_factory_made_is_a_source_change(load: Load, used: str) -> None:
     source = f"""
 class Tool:
     @classmethod
@@ -715,7 +715,7 @@ def kernel(n):
 
 
 @pytest.mark.parametrize("code", LAZY_OBJECTS.values(), ids=list(LAZY_OBJECTS))
-def test_an_object_that_the_first_call_made_is_not_in_the_source_digest(load: Load, code: str) -> None:
+def test_an_object_that_the_first_call_makes_is_no_source_change(load: Load, code: str) -> None:
     source = f"import functools\nclass Plan:\n    def run(self, n):\n        return n + 1\n{code}"
     module = load(source, "suite")
     digest = digest_of(module.kernel)
@@ -770,7 +770,7 @@ def kernel(x):
         ("Methods().forward(x)", [6, 7]),
     ],
 )
-def test_the_source_digest_covers_an_object_with_an_attribute_fn(
+def test_editing_code_of_an_object_with_attribute_fn_is_a_source_change(
     load: Load, attribute: str, use: str, reached: list[int]
 ) -> None:
     """An attribute with the name of Triton's or Numba's makes no decorated kernel of an object or a class."""
@@ -816,7 +816,9 @@ def kernel(x):
         ("functools.partial(map, Sub)", "x + 2", "x + 200"),
     ],
 )
-def test_the_source_digest_covers_dataclass_default_factories(load: Load, factory: str, old: str, new: str) -> None:
+def test_editing_a_default_factory_of_a_dataclass_is_a_source_change(
+    load: Load, factory: str, old: str, new: str
+) -> None:
     source = FACTORY.replace("MADE", factory)
     digest = kernel_digest(load, source)
     edited = source.replace(old, new)
@@ -839,7 +841,7 @@ def kernel(x):
 
 
 @pytest.mark.parametrize("use", ["op.launch(x)", "op.dtype", "len(op)"])
-def test_the_source_digest_has_the_name_of_a_library_class_attribute(load: Load, use: str) -> None:
+def test_another_library_class_in_a_class_attribute_is_a_source_change(load: Load, use: str) -> None:
     def digest(text: str) -> str:
         return kernel_digest(load, source.replace("CLASS", text))
 
@@ -850,9 +852,7 @@ def test_the_source_digest_has_the_name_of_a_library_class_attribute(load: Load,
     assert (digest("np.float32") != other) == (use == "len(op)")
 
 
-def test_monkeypatching_a_class_attribute_changes_the_source_digest(
-    load: Load, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_monkeypatching_a_class_attribute_is_a_source_change(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
     module = load(LIBRARY_CLASS.replace("CLASS", "np.float32").replace("USE", "op.launch(x)"), "suite")
     source = read_source(module.kernel, carried=False, is_kept=True)
     assert source.used_values is not None
@@ -905,7 +905,7 @@ def other(n):
         ("partial(n)", True),
     ],
 )
-def test_the_source_digest_covers_functions_of_a_module_in_an_attribute(load: Load, use: str, is_whole: bool) -> None:
+def test_editing_a_module_stored_in_an_attribute_is_a_source_change(load: Load, use: str, is_whole: bool) -> None:
     def digest(module_text: str) -> str:
         load(module_text, "ops")
         return kernel_digest(load, STORED_MODULE.replace("USE", use))

@@ -70,7 +70,7 @@ def kernel(x):
         "dispatch(x)",
     ],
 )
-def test_the_source_digest_covers_code_inside_a_callable_object(load, used: str) -> None:
+def test_editing_code_inside_a_callable_object_is_a_source_change(load, used: str) -> None:
     source = STORED.replace("USED", used)
     digest = source_digest(load(source).kernel)
     assert source_digest(load(source).kernel) == digest
@@ -78,7 +78,7 @@ def test_the_source_digest_covers_code_inside_a_callable_object(load, used: str)
 
 
 @pytest.mark.parametrize("run", ["slot", "nested", "dispatch", "inner"])
-def test_the_source_digest_covers_code_in_an_object_passed_as_run(load, run: str) -> None:
+def test_editing_code_in_an_object_passed_as_run_is_a_source_change(load, run: str) -> None:
     before = getattr(load(STORED), run)
     after = getattr(load(STORED.replace("return 1", "return 10")), run)
     assert source_text(before) == source_text(getattr(load(STORED), run))
@@ -137,14 +137,14 @@ def kernel(x):
         ("helper(x)", "helper.w = 3", "helper.w = 30"),
     ],
 )
-def test_the_source_digest_covers_generated_classes_and_aliases(load, used: str, old: str, new: str) -> None:
+def test_editing_a_generated_class_or_an_alias_is_a_source_change(load, used: str, old: str, new: str) -> None:
     source = MADE.replace("USED", used)
     digest = source_digest(load(source, "m").kernel)
     assert source_digest(load(source, "m").kernel) == digest
     assert source_digest(load(source.replace(old, new), "m").kernel) != digest
 
 
-def test_a_call_counter_on_a_function_is_not_in_the_source_digest(load) -> None:
+def test_a_call_counter_on_a_function_is_no_source_change(load) -> None:
     module = load(MADE.replace("USED", "counter(x)"), "m")
     digest = source_digest(module.kernel)
     module.kernel(1)
@@ -165,7 +165,7 @@ def run(x):
 """
 
 
-def test_the_source_digest_covers_heuristics_of_launched_kernels(load) -> None:
+def test_editing_a_heuristic_of_a_launched_kernel_is_a_source_change(load) -> None:
     pytest.importorskip("triton")
     before = source_text(load(HEURISTICS, "m").run)
     assert source_text(load(HEURISTICS, "m").run) == before
@@ -218,13 +218,13 @@ def kernel(x):
 
 
 @pytest.mark.parametrize("method", ["item", "length", "renamed", "passed", "deep"])
-def test_the_digest_of_a_method_that_passes_self_on_covers_its_class(load, method: str) -> None:
+def test_for_a_method_that_passes_self_on_its_whole_class_is_source(load, method: str) -> None:
     before = source_text(getattr(load(WHOLE_OBJECT, "m").Tile(), method))
     assert source_text(getattr(load(WHOLE_OBJECT, "m").Tile(), method)) == before
     assert source_text(getattr(load(WHOLE_OBJECT.replace("return 1", "return 10"), "m").Tile(), method)) != before
 
 
-def test_the_digest_of_a_method_that_names_members_omits_other_members(load) -> None:
+def test_for_a_method_that_names_members_other_members_are_no_source(load) -> None:
     before = source_text(load(WHOLE_OBJECT, "m").Tile().named)
     assert source_text(load(WHOLE_OBJECT.replace("return 1", "return 10"), "m").Tile().named) == before
 
@@ -236,11 +236,11 @@ def test_a_kernel_decorated_with_a_context_manager_is_uncacheable(load) -> None:
         source_digest(load(WHOLE_OBJECT, "m").run)
 
 
-def test_a_class_with_fake_dataclass_fields_has_a_source_digest(load) -> None:
+def test_the_source_of_a_class_with_fake_dataclass_fields_is_hashed(load) -> None:
     assert source_digest(load(WHOLE_OBJECT, "m").kernel)
 
 
-def test_computing_a_source_digest_does_not_load_a_lazy_proxy(load) -> None:
+def test_hashing_the_source_of_a_kernel_does_not_load_a_lazy_proxy(load) -> None:
     """Reading an attribute of the proxy would call the factory, or ``__getattribute__`` of the object inside."""
     wrapt = pytest.importorskip("wrapt")
     calls = []
@@ -279,7 +279,7 @@ def kernel(x):
 
 
 @pytest.mark.parametrize("used", ["TABLE, f(x)", "C().m() + f(x)"])
-def test_a_kernel_that_uses_a_function_without_digest_is_uncacheable(load, used: str) -> None:
+def test_a_kernel_using_a_function_that_cannot_be_hashed_is_uncacheable(load, used: str) -> None:
     """The first use of the function passes over the error. The second use raises it."""
     module = load(FAILING.replace("USED", used), "m")
 
@@ -316,7 +316,7 @@ def kernel(n):
 
 @pytest.mark.parametrize("used", ["tool.run(n)", "len(tool)", "Tool"])
 @pytest.mark.parametrize("edit", ["n + 1", "scaled(2", "not in memo"])
-def test_the_source_digest_omits_a_memo_dict_of_results(load, used: str, edit: str) -> None:
+def test_filling_a_memo_dict_of_results_is_no_source_change(load, used: str, edit: str) -> None:
     source = MEMO.replace("USED", used)
     module = load(source)
     digest = source_digest(module.kernel)

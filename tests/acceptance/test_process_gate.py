@@ -81,7 +81,7 @@ def gate(serial_suite: Suite, capsys: pytest.CaptureFixture[str], monkeypatch: p
     return Gate(serial_suite, capsys)
 
 
-def test_the_report_of_a_process_has_ci_run_test_counts_and_cache_digest(gate: Gate) -> None:
+def test_the_report_of_a_process_has_ci_run_test_counts_and_cache_hash(gate: Gate) -> None:
     gate.run_parts(AUTOTUNE_RUN_ID="7", GITHUB_RUN_ATTEMPT="2", GITHUB_JOB="gpu")
 
     reports = list(gate.reports.values())
