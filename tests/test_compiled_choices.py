@@ -121,7 +121,7 @@ def test_a_hit_with_a_new_alignment_adds_a_specialization_to_the_entry(process: 
     assert len(compiled(again, dump_entries=entries)["n=64"]) == 2
 
 
-def test_specializations_are_recorded_even_after_an_unrecorded_tuning(
+def test_compiled_specializations_are_recorded_after_an_unrecorded_tuning(
     process: Process, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The autotuner compiles the candidates of an earlier key again, for another alignment."""
@@ -138,7 +138,7 @@ def test_specializations_are_recorded_even_after_an_unrecorded_tuning(
     assert with_search == without_search
 
 
-def test_a_load_without_a_dump_records_no_specializations(process: Process) -> None:
+def test_a_load_without_a_dump_records_no_compiled_specialization(process: Process) -> None:
     entries = entries_of(process([call()]))
 
     assert process([call(), call(64, 1)], entries, dumping=False).mode_events == ()

@@ -72,7 +72,7 @@ def test_a_lookup_written_as_a_log_line_is_read_back_unchanged() -> None:
     assert "\n" not in line
 
 
-def test_the_end_line_of_a_log_is_read_if_valid_and_skipped_if_damaged() -> None:
+def test_the_end_line_of_a_tuning_log_is_read_if_valid_else_skipped() -> None:
     data = {
         "notes": ["note"], "untracked": ["triton:k"], "imported_kernels": ["t:k"], "unavailable": ["no GPU"],
         "hypothesis_tests": ["t::t"], "disabled_tests": [],

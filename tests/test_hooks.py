@@ -205,7 +205,7 @@ def test_an_error_in_the_prepare_method_of_an_adapter_is_noted_only_once(monkeyp
         (None, ("inductor.template:triton_*",), False),
     ],
 )
-def test_options_that_name_a_tuner_also_apply_to_its_dotted_parts(
+def test_naming_inductor_in_an_option_also_selects_inductor_config(
     tuners: tuple[str, ...] | None, ignore: tuple[str, ...], ignored: bool
 ) -> None:
     session = session_of(tuners=tuners, ignore=ignore)
@@ -214,7 +214,7 @@ def test_options_that_name_a_tuner_also_apply_to_its_dotted_parts(
         assert is_excluded("inductor.config", "triton_poi_fused_add") is ignored
 
 
-def test_a_paused_or_ended_session_leaves_tuning_to_the_library(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_paused_or_ended_plugin_leaves_tuning_to_the_library(capsys: pytest.CaptureFixture[str]) -> None:
     """After the end of the run, one line names each kernel, except for kernels that the user left out."""
     session = session_of(ignore=("toy:lib.left_out",))
     session.is_paused = True

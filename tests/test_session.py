@@ -260,7 +260,7 @@ def test_a_result_that_a_tuner_reports_gets_the_name_of_the_current_test() -> No
         ({"on_stale": "error"}, Outcome.STALE),
     ],
 )
-def test_a_miss_that_fails_the_test_loses_no_other_reported_result(policy: dict[str, str], outcome: Outcome) -> None:
+def test_a_miss_that_fails_a_test_does_not_lose_hits_reported_with_it(policy: dict[str, str], outcome: Outcome) -> None:
     session, lookups = a_session((), **policy)
 
     hit = Lookup(Identity(problem("other"), ()), outcome=Outcome.HIT)

@@ -116,7 +116,7 @@ def test_the_report_shows_the_committed_choice_if_a_new_one_is_as_fast() -> None
 
 
 @pytest.mark.parametrize("dumps", [True, False])
-def test_of_two_tunings_of_a_problem_the_report_shows_the_undisturbed(dumps: bool) -> None:
+def test_of_two_tunings_the_report_shows_the_one_that_nothing_disturbed(dumps: bool) -> None:
     disturbed = searched(entry(problem(), "a", a=1.0, b=2.0), is_disturbed=True, test="test_a.py::test")
     good = searched(entry(problem(), "b", a=9.0, b=2.0), test="test_b.py::test")
 

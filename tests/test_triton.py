@@ -361,7 +361,7 @@ def test_an_autotuner_subclass_that_replaces_run_is_listed_as_untracked(session)
     assert "OwnRun" in kernel_text
 
 
-def test_the_conftest_of_the_docs_makes_an_autotuner_subclass_be_recorded(session, monkeypatch) -> None:
+def test_with_the_conftest_of_the_docs_an_autotuner_subclass_is_recorded(session, monkeypatch) -> None:
     """The conftest of docs/adapters.md replaces the library's own search with Triton's.
 
     The adapter records an entry.

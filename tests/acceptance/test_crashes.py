@@ -221,7 +221,7 @@ def test_end(tune):
     ],
     ids=["same folder", "another folder", "without a load"],
 )
-def test_the_next_run_writes_a_killed_tuning_into_the_cache_of_its_marker(
+def test_the_next_run_saves_the_tuning_of_a_killed_run_in_a_marker_cache(
     serial_suite: Suite, monkeypatch: pytest.MonkeyPatch, folder: str, load: list[str], status: pytest.ExitCode
 ) -> None:
     """The next run writes the tuning into the test's cache. It runs another test, and may begin in another folder."""

@@ -229,7 +229,7 @@ def test_a_dump_in_which_a_miss_was_not_tuned_is_not_called_up_to_date(
         assert f"STALE test_lib.py::test_op - toy:lib.op: {reason}; the stale choice was used" in lines
 
 
-def test_a_stale_entry_that_on_stale_use_allowed_counts_as_used(serial_suite: Suite, section) -> None:
+def test_with_option_on_stale_use_a_stale_entry_counts_as_used(serial_suite: Suite, section) -> None:
     """With --autotune-on-stale=use, a new dump leaves the entry out.
 
     The summary does not say that no test requested it.
