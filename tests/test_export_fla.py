@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -139,6 +139,18 @@ def test_an_export_to_flash_linear_attention_omits_keys_it_cannot_write(export: 
     assert "; 4 entries not exported, because the files cannot hold their values; 1 key left out" in lines[-1]
     assert sorted(path.name for path in export.folder.rglob("*.json")) == ["chunk_fwd_kernel_h.json"]
     assert export.load("chunk_fwd_kernel_h", 32) is None
+
+
+def test_the_fla_export_counts_the_entries_of_other_tuners(export: Export) -> None:
+    triton_entry = entry(64, *values(D=64))
+    problem = replace(triton_entry.problem, tuner="function")
+
+    status, lines, _ = export.write(triton_entry, replace(triton_entry, problem=problem))
+
+    assert status == 0
+    assert lines[-1] == (
+        "1 choice in 1 file; 1 entry of other tuners not exported, because the files are only for Triton"
+    )
 
 
 @pytest.mark.parametrize("option", ["--device=NVIDIA H200", "--kernel=fla.made"])

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from pytest_autotune.cache.diff import Change, ChangeKind, Diff
 from pytest_autotune.cache.merge import MergeResult
-from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem, Value
+from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem, Value, Versions
 from pytest_autotune.report import ci_log, markdown
 from pytest_autotune.report.findings import Cost, list_kernel_costs, list_test_costs
 from pytest_autotune.run.lookup import Outcome
@@ -165,6 +165,16 @@ def test_the_markdown_report_has_verdict_misses_changes_and_times() -> None:
     assert "| `toy:lib.op` | 1 | 2 s |" in text
     assert "| `test_a.py::test_x` | 1 | 2 s |" in text
     assert "`Re-run with --autotune-load=c to update the cache.`" in text
+
+
+def test_the_markdown_report_has_one_line_with_all_versions() -> None:
+    versions = {"triton": "triton 3.7.1, torch 2.13.0", "cute": "cutlass 4.8, torch 2.13.0"}
+    parsed = {tuner: Versions.parse(text) for tuner, text in versions.items()}
+    summary = changed()
+    text = markdown.to_markdown(replace(summary, collected=replace(summary.collected, versions=parsed)))
+
+    lines = [line for line in text.splitlines() if line.startswith("Versions: ")]
+    assert lines == ["Versions: `cutlass 4.8, torch 2.13.0, triton 3.7.1`"]
 
 
 def test_the_markdown_report_encloses_text_of_a_cache_in_code_spans() -> None:

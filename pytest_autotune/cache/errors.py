@@ -46,9 +46,10 @@ class MissingCacheError(CacheError):
     """
 
     def __init__(self, place: str, event: str, created: str = "it") -> None:
-        super().__init__(place, event, f"create {created} with --autotune-dump={place}")
+        super().__init__(place, event, f"correct the path, or create {created} with --autotune-dump={place}")
         self._created = created
 
     def for_cache_of_test(self) -> CacheError:
         """Return the error for a cache that a single test loads, which an update creates."""
-        return CacheError(self.place, self.event, f"create {self._created} with --autotune-update")
+        remedy = f"correct the path, or create {self._created} with --autotune-update"
+        return CacheError(self.place, self.event, remedy)

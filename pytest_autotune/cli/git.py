@@ -63,6 +63,11 @@ def setup(files: tuple[str, ...], globally: bool) -> None:
     elif not _names_driver(attributes_file):
         message += "; .gitattributes names no cache yet (git-setup FILE adds one)"
     print_lines(f"{NAME}: {safe(line)}" for line in [*added_lines, message])
+    for file in files:
+        if not os.path.exists(file):
+            # Git accepts the line, but it would never apply if the path has a typing error.
+            warning = f"{file}: does not exist yet (correct the path, or create it with --autotune-dump={file})"
+            print_lines([f"{NAME}: {safe(warning)}"], err=True)
 
 
 def _names_driver(attributes_file: Path) -> bool:

@@ -39,7 +39,7 @@ _SUGGESTION_COUNT = 5
 @click.option(
     "--kernel",
     metavar="NAME",
-    help="Show only kernels whose TUNER:KERNEL contains NAME, or matches a glob such as *matmul*.",
+    help="Show only kernels whose TUNER:KERNEL contains NAME, or matches a glob such as '*matmul*' (in quotes).",
 )
 @click.option("--device", metavar="NAME", help="Show only devices whose id or name contains NAME, or matches a glob.")
 @click.option("--summary", is_flag=True, help="Show only one row for each kernel and device.")

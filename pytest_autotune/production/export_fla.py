@@ -115,15 +115,19 @@ def build_fla_files(cache: Cache, kernels: Sequence[str], devices: Sequence[str]
     # FLA's files cannot hold these entries.
     unwritten_count = len(choices.entries) - written_count
     contested_count = len(choices.ambiguous) + sum(len(file.contested) for file in files.values())
-    summary = _describe_export(written_count, len(files), unexportable_count + unwritten_count, contested_count)
+    omitted_count = unexportable_count + unwritten_count
+    summary = _describe_export(written_count, len(files), omitted_count, contested_count, exportable.other_count)
     return FlaExport(texts, summary)
 
 
-def _describe_export(written_count: int, file_count: int, omitted_count: int, contested_count: int) -> str:
+def _describe_export(
+    written_count: int, file_count: int, omitted_count: int, contested_count: int, other_count: int
+) -> str:
     """Return the number of choices, and of those that were left out, in words.
 
     :param omitted_count: the number of entries whose values the files cannot hold.
     :param contested_count: the number of keys that have several choices.
+    :param other_count: the number of entries of other tuners.
     """
     parts = [f"{describe_count(written_count, 'choice')} in {describe_count(file_count, 'file')}"]
     if omitted_count:
@@ -132,6 +136,9 @@ def _describe_export(written_count: int, file_count: int, omitted_count: int, co
         )
     if contested_count:
         parts.append(f"{describe_count(contested_count, 'key')} left out, because each has several choices")
+    if other_count:
+        entries = describe_count(other_count, "entry")
+        parts.append(f"{entries} of other tuners not exported, because the files are only for Triton")
     return "; ".join(parts)
 
 

@@ -54,7 +54,7 @@ def _list_update_hints(result: RunResult, needs_update: bool) -> list[str]:
     hints = []
     if result.request.update_arguments and (needs_update or _needs_other_update(result)):
         on_devices = _describe_update_devices(result)
-        hints.append(f"Re-run{on_devices} with {result.request.update_arguments} to update the cache.")
+        hints.append(f"Re-run{on_devices} with {result.request.shown_update_arguments} to update the cache.")
     if result.unused_entries:
         hints += _list_prune_hints(result)
     return hints

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from pytest_autotune.cache.wording import describe_count, join_nonempty, to_one_line
 from pytest_autotune.report.findings import count_problems, list_findings
+from pytest_autotune.report.gate import has_lookup_on
 from pytest_autotune.report.hints import list_hints
 from pytest_autotune.report.naming import describe_row_count
 from pytest_autotune.run.result import DumpOutcome, Finding, RunResult
@@ -435,6 +436,9 @@ def _describe_unchanged_dump(result: RunResult) -> str:
         or result.counts["unrecorded"]
         or not result.problem_count
     ):
+        return "unchanged"
+    if result.gpus and not has_lookup_on(result.collected.lookups, result.gpus, result.request.policy):
+        # Nobody knows whether the entries for GPUs are up to date: this run asked for none of them.
         return "unchanged"
     return "up to date"
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
+from pytest_autotune.cache.model import Versions
 from pytest_autotune.cache.wording import describe_count, join_nonempty
 from pytest_autotune.report.summary import NO_LOOKUPS, join_count_lines
 from pytest_autotune.run.result import RunResult
@@ -65,10 +67,9 @@ def list_facts(result: RunResult) -> list[tuple[str, str]]:
             # The numbers of changed entries: 2 added, 1 changed.
             counts += f": {result.merged.counts_text}"
         facts.append(("Written", f"{result.dump.written_to} ({counts})"))
-    distinct_versions = set(result.collected.versions.values())
-    for versions in sorted(distinct_versions, key=str):
-        if versions:
-            facts.append(("Versions", str(versions)))
+    versions = _join_versions(result.collected.versions.values())
+    if versions:
+        facts.append(("Versions", versions))
     for section in result.sections:
         if section.lines:
             title = section.name.replace("_", " ").capitalize()
@@ -76,3 +77,11 @@ def list_facts(result: RunResult) -> list[tuple[str, str]]:
     if result.collected.incomplete_reason:
         facts.append(("Incomplete run", result.collected.incomplete_reason))
     return facts
+
+
+def _join_versions(all_versions: Iterable[Versions]) -> str:
+    """Return the versions of all tuners' libraries, each once: ``cutlass 4.8, torch 2.13.0, triton 3.7.1``."""
+    libraries: set[tuple[str, str]] = set()
+    for versions in all_versions:
+        libraries.update(versions.libraries)
+    return str(Versions(tuple(sorted(libraries))))

@@ -63,7 +63,7 @@ def endless(folder: Path) -> str:
 LOADS = [
     pytest.param(
         lambda folder: "none.textproto",
-        "none.textproto: no such file (create it with --autotune-dump=none.textproto)",
+        "none.textproto: no such file in /* (correct the path, or create it with --autotune-dump=none.textproto)",
         id="missing",
     ),
     pytest.param(write("cache.textproto", ""), "cache.textproto: *empty*", id="empty text"),
@@ -77,8 +77,13 @@ LOADS = [
         "cache/: is a folder with other files in it, not a cache (name *",
         id="folder",
     ),
-    pytest.param(lambda folder: "cache/", "cache/: no such folder (create one with *=cache/)", id="no such folder"),
+    pytest.param(lambda folder: "cache/", "cache/: no such folder (*create one with *=cache/)", id="no such folder"),
     pytest.param(write("cache.docx", WHOLE), "cache.docx: the suffix*", id="unknown suffix"),
+    pytest.param(
+        lambda folder: "cache.pb?optinal",
+        "cache.pb?optinal: the option ?optinal of a file is unknown (a load knows ?optional)",
+        id="unknown option",
+    ),
     pytest.param(
         lambda folder: "x" * 300 + ".textproto", "xxx*.textproto: cannot be read: File name too long", id="long name"
     ),
@@ -250,7 +255,10 @@ INI = [
     ("autotune_keep_candidates = 7", "autotune_keep_candidates (ini): *7*"),
     ("autotune_tuners = tritn", "autotune_tuners (ini): unknown tuner 'tritn' (known: triton*)"),
     ("autotune_load = 'unclosed", "autotune_load (ini): *"),
-    ("autotune_load = none.pb", "autotune_load (ini): none.pb: no such file (create it with --autotune-dump=none.pb)"),
+    (
+        "autotune_load = none.pb",
+        "autotune_load (ini): none.pb: no such file in /* (*create it with *=none.pb)",
+    ),
     ("autotune_device_alias = H100", "autotune_device_alias (ini): expected 'DEVICE = OTHER DEVICE', not 'H100'"),
     ("autotune_wait_timeout = long", "autotune_wait_timeout (ini): expected a number of seconds, not 'long'"),
     ("autotune_wait_timeout = nan", "autotune_wait_timeout (ini): expected a number of seconds, not 'nan'"),
@@ -369,7 +377,10 @@ def test_a_missing_cache_named_in_the_ini_is_shown_relative_to_the_cwd(
     monkeypatch.chdir(below)
 
     path = Path("..", "caches", "none.pb")
-    expected = f"autotune_load (ini): {path}: no such file (create it with --autotune-dump={path})"
+    expected = (
+        f"autotune_load (ini): {path}: no such file in {bad.folder / 'caches'} (correct the path, or create it with "
+        f"--autotune-dump={path})"
+    )
     assert refused(bad, bad.run("..")) == expected
 
 
@@ -434,7 +445,8 @@ def test_an_unreadable_cache_that_a_marker_names_fails_only_that_test(suite: Sui
 
     result.assert_outcomes(passed=1, failed=len(BROKEN), errors=len(BROKEN) + 1)
     missing = str(Path("tests", "none.textproto"))
-    line = f"autotune_cache: {missing}: no such file (create it with --autotune-update)"
+    event = f"no such file in {suite.folder / 'tests'}"
+    line = f"autotune_cache: {missing}: {event} (correct the path, or create it with --autotune-update)"
     assert result.outlines.count(line) == 3
     for name in list(BROKEN)[1:]:
         error_lines = [line for line in result.outlines if line.startswith(f"autotune_cache: {Path('tests', name)}")]

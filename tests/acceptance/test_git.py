@@ -244,6 +244,15 @@ def test_the_git_setup_command_prints_the_next_step_to_take(git: Git, capsys: py
     assert messages == ["; .gitattributes names no cache yet (git-setup FILE adds one)", "; commit .gitattributes", ""]
 
 
+def test_git_setup_warns_of_a_path_that_does_not_exist(git: Git, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["git-setup", "gone.textproto"]) == 0
+
+    assert capsys.readouterr().err == (
+        "pytest-autotune: gone.textproto: does not exist yet "
+        "(correct the path, or create it with --autotune-dump=gone.textproto)\n"
+    )
+
+
 def test_git_setup_works_in_a_subfolder_and_with_option_global(
     git: Git, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -79,7 +79,7 @@ def test_the_suggested_update_creates_and_updates_a_marker_cache(serial_suite: S
     def with_source(source: str) -> Suite:
         return write(serial_suite, f"@load('own.textproto')\ndef test_own(tune): tune('lib.own', source='{source}')")
 
-    hint = "*own.textproto: no such file (create it with --autotune-update)"
+    hint = "*own.textproto: no such file in /* (correct the path, or create it with --autotune-update)"
     with_source("one").run().stdout.fnmatch_lines([hint])
     serial_suite.run("--autotune-update").assert_outcomes(passed=1)
     assert section(serial_suite.run()) == ["1 hit"]

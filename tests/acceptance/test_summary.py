@@ -212,7 +212,7 @@ def test_the_update_command_in_the_summary_keeps_the_slash_of_a_folder(
 
     result = serial_suite.run("..", "--autotune-load=../cache/")
 
-    result.stdout.fnmatch_lines(["Re-run with --autotune-load=../cache/ --autotune-update to update the cache."])
+    result.stdout.fnmatch_lines(["Re-run with --autotune-load=../cache/ --autotune-update=all to update the cache."])
 
 
 @pytest.mark.parametrize(

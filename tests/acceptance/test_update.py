@@ -105,6 +105,25 @@ def test_option_update_new_adds_misses_and_keeps_stale_entries(outdated: Suite, 
     assert section(outdated.load())[-2].startswith("2 hits, 1 stale")
 
 
+def test_the_hint_to_update_fits_in_front_of_paths(outdated: Suite, section) -> None:
+    """After ``--autotune-update`` without a value, pytest would take the path for the value."""
+    paths = sorted(path.name for path in outdated.folder.glob("test_*.py"))
+    hint = section(outdated.load(*paths))[-1]
+
+    assert hint == "Re-run with --autotune-load=cache.textproto --autotune-update=all to update the cache."
+    options = hint.removeprefix("Re-run with ").removesuffix(" to update the cache.").split()
+    assert outdated.run(*options, *paths).ret == 0
+
+
+def test_an_update_that_asked_for_no_gpu_calls_the_gpu_entries_unchanged(serial_suite: Suite, section) -> None:
+    serial_suite.write(test_a="def test_a(tune): tune('lib.a')").prepare_dump()
+    update = ["--autotune-load=cache.textproto", "--autotune-update"]
+    serial_suite.run(*update, TOY_DEVICE="CPU")
+
+    assert section(serial_suite.run(*update, TOY_DEVICE="CPU"))[-1].endswith("cache.textproto is unchanged (2 entries)")
+    assert section(serial_suite.run(*update))[-1].endswith("cache.textproto is up to date (2 entries)")
+
+
 def test_option_update_new_without_a_miss_does_not_change_the_file(outdated: Suite) -> None:
     """The JSON report has the field new_only."""
     outdated.load("--autotune-update=new")

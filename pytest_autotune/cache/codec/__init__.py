@@ -43,6 +43,9 @@ def find_format(path: PurePath, place: str = "") -> Format:
     if form is not None:
         return form
     place = place or str(path)
+    _, query_sign, option = path.suffix.partition("?")
+    if query_sign:
+        raise CacheError(place, f"the option ?{option} of a file is unknown", "a load knows ?optional")
     event = "has no suffix"
     if path.suffix:
         event = f'the suffix "{path.suffix}" is unknown'

@@ -188,7 +188,7 @@ def read_bytes(path: Path, place: str, missing_ok: bool = False) -> bytes:
     except (FileNotFoundError, NotADirectoryError):
         if missing_ok:
             return b""
-        raise MissingCacheError(place, "no such file") from None
+        raise MissingCacheError(place, f"no such file in {os.path.dirname(os.path.abspath(path))}") from None
     except (OSError, ValueError) as error:
         raise CacheError(place, f"cannot be read: {getattr(error, 'strerror', None) or error}") from None
 
