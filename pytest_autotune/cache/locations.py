@@ -15,8 +15,8 @@ from pytest_autotune.cache.errors import CacheError
 MARKER = ".pytest-autotune"
 #: The beginnings of the URLs of object storage.
 SCHEMES = ("s3", "gs", "az")
-#: The options of a URL. ``optional``: if the store is down, the run says so and does not fail. ``readonly``: the store is
-#: never written. ``instance``: the machine itself gives the credentials.
+#: The options of a URL. ``optional``: if the store is down, the run says so and does not fail. ``readonly``: no run
+#: writes to the store. ``instance``: the machine itself gives the credentials.
 OPTIONAL, READ_ONLY, INSTANCE = OPTIONS = ("optional", "readonly", "instance")
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 #: A bucket, and folders in it. A folder named ``..`` would lead to another place, and the library ignores the text

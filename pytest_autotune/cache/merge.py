@@ -242,10 +242,10 @@ def _with_generations(
 
 
 def _with_generation(entry: Entry, old: Entry | None) -> Entry:
-    """Return an entry with a generation with which it wins over the old entry in every later merge of caches.
+    """Return an entry whose generation is high enough to replace the old entry in every later merge of caches.
 
-    If the result is new, that is the generation after the old one. If the result is the same, the old generation is
-    enough.
+    An entry with a new result needs at least the generation after that of the old entry. An entry with the same result
+    needs at least the generation of the old entry.
 
     :param old: the entry of the same identity in the cache; None if the cache has none.
     """

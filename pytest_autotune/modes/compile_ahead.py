@@ -73,7 +73,10 @@ class CompileAhead(Mode):
             self._failures.append(f"{type(error).__name__}: {error}")
 
     def end(self) -> Iterable[Event]:
-        """Begin no more compilations, wait for those that have begun, and return their numbers."""
+        """Begin no more compilations, and wait for those that have begun.
+
+        :returns: an event with the number of compiled kernels, their seconds, and the number of failures.
+        """
         if self._pool is None:
             return []
         self._pool.shutdown(cancel_futures=True)

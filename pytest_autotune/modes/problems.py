@@ -50,7 +50,7 @@ class ProblemReports:
     torn_lines: list[str] = field(default_factory=list)
 
     def add_file(self, path: str, typed_path: str) -> None:
-        """Add the problems of a file. A line that is no JSON is torn, and is left out.
+        """Add the problems of a file. A line that is no JSON was probably cut off by a kill, and is left out.
 
         :param typed_path: the path as the user typed it, for messages.
         :raises CacheError: if the file holds anything else, or nothing but torn lines.

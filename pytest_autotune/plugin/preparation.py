@@ -77,13 +77,14 @@ def prepare_run(config: pytest.Config, options: Options, shared: SharedFolder) -
 def _make_log_folder(config: pytest.Config, options: Options, shared: SharedFolder) -> RunFolder:
     """Make the folder of this run's logs in pytest's cache, else in the folder that all runs of the user share.
 
-    A run also finds there the logs of killed runs that had the same rootdir and the same dump path.
+    A run also finds there the logs of killed runs that had the same rootdir and wrote to the same cache.
     """
     if options.dump is not None:
-        dump_path = options.dump.location.resolved
+        written_cache = options.dump.location.resolved
     else:
-        # An update without a dump path writes the caches that tests load. Other runs dump nothing.
-        dump_path = options.update
+        # An update without a dump path writes the caches of tests: its value, such as "all", stands for them. The value
+        # is empty in a run that writes no cache.
+        written_cache = options.update
     parents: list[Path] = []
     cache_folder = find_cache_folder(config)
     if cache_folder is not None:
@@ -91,7 +92,7 @@ def _make_log_folder(config: pytest.Config, options: Options, shared: SharedFold
     if shared.path is not None:
         parents.append(shared.path / "runs")
     # Equal for the runs that recover each other's tunings.
-    purpose = "\0".join([str(config.rootpath), dump_path])
+    purpose = "\0".join([str(config.rootpath), written_cache])
     return RunFolder(parents, purpose)
 
 

@@ -1,4 +1,4 @@
-"""The CI run that a pytest process belongs to, as its environment names it."""
+"""Reads the CI run that a pytest process belongs to from the process's environment variables."""
 
 from __future__ import annotations
 

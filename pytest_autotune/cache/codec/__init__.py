@@ -88,6 +88,7 @@ def decode(data: bytes, form: Format, place: str) -> Cache:
     try:
         cache = _read(data, form, place)
     except ReportError:
+        # This error already says what the bytes are.
         raise
     except CacheError as error:
         # If the bytes are something else that is known, an error that names it helps the user more.

@@ -379,7 +379,8 @@ def _find_class_of_method(source: object) -> type:
         if is_instance(owner, type):  # the source is a class method
             return owner
         return type(owner)
-    # A decorated function is an object that can be called, too. Its kernel is the function, and no __call__.
+    # An object of the user with a __call__. A decorated function may be an object with a __call__, too, but then the
+    # kernel is the function inside.
     is_object = type(source) is not FunctionType and callable(source)
     if is_object and _find_kernel(source) is find_in_class(type(source), "__call__"):
         return type(source)

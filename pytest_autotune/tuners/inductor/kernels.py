@@ -109,7 +109,7 @@ class PrecompileHook(CallHook):
 
     def _is_precompiled(self, autotuner: Any) -> bool:
         """Whether the autotuner was compiled for another graph, so that nothing remains to be done."""
-        # The kernel waits for its first launch, which loads the kernel or asks for the choice.
+        # The plugin has replaced the autotuner's run(): the first launch will load the kernel or ask for the choice.
         if "run" in vars(autotuner):
             return True
         # The kernel is loaded.

@@ -78,16 +78,17 @@ def list_config_values(config: object) -> list[object]:
 
     Example: ``{"tile": (64, 32), "warps": 4}`` gives ``(64, 32)``, 64, 32 and 4.
     """
-    items: list[object] = []
+    listed: list[object] = []
     waiting = list(_list_named_values(config).values())
     while waiting:
         value = waiting.pop(0)
-        items.append(value)
+        listed.append(value)
+        # The items of a value follow the value, before the next value.
         if isinstance(value, (list, tuple)):
-            waiting[:0] = value
+            waiting = [*value, *waiting]
         elif isinstance(value, Mapping):
-            waiting[:0] = value.values()
-    return items
+            waiting = [*value.values(), *waiting]
+    return listed
 
 
 class Configurations:

@@ -320,8 +320,8 @@ class _NameFollower:
     def _add_part_of_triton(self, part: Any, use: NameUse) -> None:
         """Note the restrictions that follow from a class, function or dtype in Triton's own modules.
 
-        None of them runs code of the user. ``tl.static_print`` is treated as if it did, because it prints. The hash
-        contains the functions that Triton's ``constexpr_function`` decorates, and leaves out all other parts of Triton.
+        Only ``tl.static_print`` needs the launching thread, because it prints. The hash contains the functions that
+        Triton's ``constexpr_function`` decorates, and leaves out all other parts of Triton.
         """
         if _is_static_print(part):
             self.runs_code = True
