@@ -881,6 +881,14 @@ def go(backend, n):
 def default(n, backend=ops):
     return backend.launch(n)
 runner, fixed = Runner(ops), Fixed()
+both = (ops, [])
+def renamed(n):
+    backend = ops
+    return backend.launch(n)
+def makes():
+    def inner(n):
+        return go(ops, n)
+    return inner
 partial = functools.partial(go, ops)
 def kernel(n):
     return USE
@@ -902,6 +910,12 @@ def other(n):
         ("default(n)", False),
         ("Fixed().run(n)", True),
         ("go(runner, n)", True),
+        ("ops.launch(n)", False),
+        ("go(ops, n)", True),
+        ("getattr(ops, 'launch')(n)", True),
+        ("renamed(n)", True),
+        ("makes()(n)", True),
+        ("both[0].launch(n)", True),
         ("partial(n)", True),
     ],
 )

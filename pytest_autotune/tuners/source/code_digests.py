@@ -104,9 +104,9 @@ from pytest_autotune.tuners.source.values import (
     find_scope,
     list_defaults,
     list_triton_items,
-    list_used_values,
     list_values_in_class,
     list_values_of_names,
+    list_values_of_source,
     scalar_value,
 )
 
@@ -246,10 +246,12 @@ class CodeDigests:
         # Such as the wrapper of a library's decorator.
         is_library_function = self.libraries.has_file(function.__code__.co_filename)
         lines = []
-        for name, value in list_used_values(function, source.names, self._ignored):
+        for name, value in list_values_of_source(function, source, self._ignored):
             # A value of the library itself, which a new version of the library may replace.
             is_internal = is_library_function and is_from_library(value, self.libraries)
-            if is_code(value):
+            if is_instance(value, ModuleType):
+                text = self._describe_code_behind(name, value, source)
+            elif is_code(value):
                 text = self._describe_used_code(name, value, is_internal)
             elif self._counts_plain_value(function, name, own_cells):
                 text = self._describe_used_plain_value(function, source, name, value, is_internal)
@@ -344,7 +346,7 @@ class CodeDigests:
         return lines
 
     def _describe_module(self, module: ModuleType, names: Iterable[DottedName]) -> str | None:
-        """Return the text of a module that an object, a class or a default stores; None for a library's module.
+        """Return the text of a module; None for a library's module.
 
         :param names: the dotted names that the code takes from the module. If the code uses the module in another way,
             the text of the whole module counts.
@@ -408,7 +410,7 @@ class CodeDigests:
         lines = []
         for name, value in values:
             text = self._describe_value(value, name) or self._describe_unstable(value)
-            if text is None and not is_code(value):
+            if text is None and (not is_code(value) or is_instance(value, ModuleType)):
                 text = self.describe_code_in(value, _list_names_below(name, names))
             if text is not None:
                 if not is_code(value):
@@ -471,7 +473,7 @@ class CodeDigests:
         source = read_function(function)
         self.used_values.add_function(function, function, source.names)
         texts = []
-        for name, value in [*list_used_values(function, source.names, self._ignored), *list_defaults(function)]:
+        for name, value in [*list_values_of_source(function, source, self._ignored), *list_defaults(function)]:
             text = self._describe_code_behind(name, value, source)
             if text is not None:
                 texts.append(text)
@@ -1052,7 +1054,7 @@ class CodeDigests:
         texts: list[str | None] = []
         for item in list_items(value):
             text = self._describe_value(item, "") or self._describe_fixed_items(item)
-            if text is None and not is_code(item):
+            if text is None and (not is_code(item) or is_instance(item, ModuleType)):
                 # The data in the item do not count. Its class does.
                 text = self.describe_code_in(item)
             texts.append(text)
