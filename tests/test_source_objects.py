@@ -928,3 +928,24 @@ def test_editing_a_module_stored_in_an_attribute_is_a_source_change(load: Load, 
     assert digest(MODULE) == first_digest
     assert digest(MODULE.replace("n + 1", "n + 100")) != first_digest
     assert (digest(MODULE.replace("n + 2", "n + 200")) != first_digest) == is_whole
+
+
+NAMED_TUPLE = """
+import typing
+class Plan:
+    def launch(self, n):
+        return n + 1
+class Config(typing.NamedTuple):
+    plan: object = Plan()
+    plans: object = (Plan(), [])
+def kernel(n):
+    return USE
+"""
+
+
+@pytest.mark.parametrize("use", ["Config().plan.launch(n)", "config(n)"])
+def test_the_source_digest_has_objects_in_named_tuple_defaults(load: Load, use: str) -> None:
+    source = NAMED_TUPLE.replace("USE", use) + "def config(n):\n    return Config().plans[0].launch(n)\n"
+    digest = read_source(load(source, "suite").kernel).digest
+    assert read_source(load(source, "suite").kernel).digest == digest
+    assert read_source(load(source.replace("n + 1", "n + 100"), "suite").kernel).digest != digest

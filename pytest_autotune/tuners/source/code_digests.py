@@ -684,7 +684,9 @@ class CodeDigests:
         for name, value in sorted(class_attributes(cls).get("_field_defaults", {}).items()):
             if literal_text(value) in class_text:
                 continue
-            text = self._describe_value(value, "")
+            text = self._describe_value(value, "") or self._describe_unstable(value)
+            if text is None:
+                text = self.describe_code_in(value)
             if text is not None:
                 yield f"default {name}: {text}"
 
