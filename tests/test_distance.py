@@ -159,7 +159,7 @@ def test_a_choice_with_a_tuple_stored_as_json_is_read_as_a_tuple(text: str, valu
     assert launch_key([Value("block", text, "json.tuple")]) == {"block": value}
 
 
-def test_an_exported_module_has_the_distance_functions_of_the_plugin() -> None:
+def test_an_exported_module_has_the_same_nearest_entry_code_as_the_plugin() -> None:
     exported = build_module(Cache((entry(1, 2, 3),)), "", [], [], {}).text
 
     for function in (distance, split_words):

@@ -276,7 +276,7 @@ def test_functions_that_differ_in_closure_values_are_different_key_values(factor
     assert values == [stable_part("act", factory(factor)) for factor in (1, 2, 1.0)]
 
 
-def test_a_key_function_may_close_over_any_value_with_a_stable_form() -> None:
+def test_a_function_in_a_key_may_close_over_any_value_with_a_stable_form() -> None:
     values = [stable_part("act", scaled_by(factor)) for factor in CARRIED]
 
     assert len(set(values)) == len(CARRIED)

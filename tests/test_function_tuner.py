@@ -575,7 +575,7 @@ def test_two_processes_record_the_same_source_and_space_for_a_function() -> None
 # Devices
 
 
-def test_without_a_gpu_in_use_tune_takes_the_cpu_unless_passed_a_device() -> None:
+def test_tune_uses_the_cpu_if_no_gpu_is_in_use_and_no_device_is_passed() -> None:
     """Without a GPU in use, the device is the CPU. An unknown device is an error."""
     opencl = Device("pthread-AMD EPYC", "pocl", 2)
 

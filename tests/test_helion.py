@@ -359,7 +359,7 @@ class NotingLock:
         self._events.append("free")
 
 
-def test_patching_a_helion_without_a_needed_module_raises_hook_error(kernels: Any) -> None:
+def test_a_too_old_helion_is_an_error_that_names_the_needed_version(kernels: Any) -> None:
     session, _ = a_session()
 
     with pytest.raises(HookError, match=r"helion.autotuner has no base_search; Helion 1.5 is needed"):

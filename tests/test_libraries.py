@@ -161,7 +161,9 @@ def test_a_package_behind_a_symbolic_link_counts_as_the_link_target(machine: Mac
     assert source.parts.keys() == {"kernel", "first", "helper"}
 
 
-def test_code_from_a_zip_file_is_no_installed_library(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_code_imported_from_a_zip_file_is_not_taken_for_a_library(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with zipfile.ZipFile(machine.folder / "lib.zip", "w") as archive:
         archive.writestr("lib_helpers.py", HELPER)
     monkeypatch.syspath_prepend(machine.folder / "lib.zip")

@@ -177,7 +177,7 @@ def test_a_dump_takes_over_an_entry_that_a_test_used_from_another_cache() -> Non
     assert merge_run(Cache((committed,)), used=[used]).cache.entries == (used,)
 
 
-def test_tuning_an_equal_choice_again_updates_only_a_minor_version() -> None:
+def test_tuning_again_with_an_equal_choice_updates_only_a_minor_version() -> None:
     """A new patch version, and an unknown version, change nothing."""
     committed, again = kept(entry()), replace(entry(times={"a": 10.1, "b": 20.0}), tuning_seconds=7.0)
 

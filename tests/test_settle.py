@@ -300,7 +300,7 @@ MISSED = RunResult(loaded=(("a", 1),), rows=rows(Outcome.HIT, Outcome.MISS, Outc
         "entries that an option leaves out",
     ],
 )
-def test_the_gate_on_misses_has_a_verdict_for_each_kind_of_run(
+def test_the_gate_on_misses_fails_above_its_limit_or_is_skipped(
     summary: RunResult, limit: str, failure: str, skipped: str
 ) -> None:
     gate = judge(summary, Limit.parse(limit))

@@ -91,7 +91,7 @@ FIRST_STATEMENTS = [
 
 
 @pytest.mark.parametrize(("statement", "used"), FIRST_STATEMENTS)
-def test_for_a_global_that_a_kernel_sets_only_the_first_value_is_source(load: Load, statement: str, used: str) -> None:
+def test_only_the_first_value_of_a_global_a_kernel_sets_counts_as_source(load: Load, statement: str, used: str) -> None:
     shared = "SIZE = 3\ndef impl(x):\n    return x + 3\n"
     source = f"{statement}\ndef kernel(x):\n    global name\n    result = {used}\n    name = 5\n    return result\n"
 
@@ -109,7 +109,7 @@ def test_for_a_global_that_a_kernel_sets_only_the_first_value_is_source(load: Lo
 
 @pytest.mark.parametrize("limit", ["limit", "__limit"])
 @pytest.mark.parametrize("used", ["tool.run(x)", "len(tool)", "Tool"])
-def test_for_a_field_that_a_method_sets_only_the_first_value_is_source(load: Load, used: str, limit: str) -> None:
+def test_only_the_first_value_of_a_field_a_method_sets_counts_as_source(load: Load, used: str, limit: str) -> None:
     source = f"""
 def compute():
     return 3

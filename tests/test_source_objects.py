@@ -334,7 +334,7 @@ BYSTANDERS = ["Function.forward(record, x)", "function.note(record)", "note(reco
 
 @pytest.mark.parametrize("statement", BYSTANDERS)
 @pytest.mark.parametrize("edit", ["x + 1", "x + 2"])
-def test_code_with_a_name_set_on_another_object_still_counts_as_source(load: Load, statement: str, edit: str) -> None:
+def test_editing_code_is_a_source_change_if_another_object_sets_the_name(load: Load, statement: str, edit: str) -> None:
     source = BYSTANDER.replace("ASSIGNS", statement).replace("PLACE", "layer.sub")
     digest = kernel_digest(load, source)
     edited = source.replace(edit, f"{edit}00")
@@ -500,7 +500,7 @@ def test_editing_a_function_in_a_descriptor_is_a_source_change(load: Load, used:
 
 
 @pytest.mark.parametrize("place", ["layer.made", "Layer.made", "vars(layer) and layer.made"])
-def test_code_with_a_name_set_on_another_class_still_counts_as_source(load: Load, place: str) -> None:
+def test_editing_code_is_a_source_change_if_another_class_sets_the_name(load: Load, place: str) -> None:
     source = BYSTANDER.replace("ASSIGNS", "type(record).made = 3").replace("PLACE", place)
     digest = kernel_digest(load, source)
     assert kernel_digest(load, source.replace("x + 3", "x + 30")) != digest

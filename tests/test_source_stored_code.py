@@ -218,13 +218,13 @@ def kernel(x):
 
 
 @pytest.mark.parametrize("method", ["item", "length", "renamed", "passed", "deep"])
-def test_for_a_method_that_passes_self_on_its_whole_class_is_source(load, method: str) -> None:
+def test_the_source_of_a_method_that_passes_self_on_has_its_whole_class(load, method: str) -> None:
     before = source_text(getattr(load(WHOLE_OBJECT, "m").Tile(), method))
     assert source_text(getattr(load(WHOLE_OBJECT, "m").Tile(), method)) == before
     assert source_text(getattr(load(WHOLE_OBJECT.replace("return 1", "return 10"), "m").Tile(), method)) != before
 
 
-def test_for_a_method_that_names_members_other_members_are_no_source(load) -> None:
+def test_the_source_of_a_method_that_names_members_omits_other_members(load) -> None:
     before = source_text(load(WHOLE_OBJECT, "m").Tile().named)
     assert source_text(load(WHOLE_OBJECT.replace("return 1", "return 10"), "m").Tile().named) == before
 

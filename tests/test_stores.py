@@ -95,7 +95,7 @@ def _create(name: str) -> str:
 
 
 @pytest.mark.parametrize("name", ["c.textproto", "c.pb"])
-def test_reading_an_empty_cache_file_is_an_error_unless_missing_ok(tmp_path, name):
+def test_an_empty_cache_file_is_an_error_unless_the_cache_may_be_missing(tmp_path, name):
     path = tmp_path / name
     path.touch()
     assert "is empty" in refusal(read_cache, path)
@@ -117,7 +117,7 @@ def test_reading_a_folder_a_pipe_or_a_huge_file_as_cache_is_an_error(tmp_path, m
 # Folders
 
 
-def test_a_folder_cache_has_a_file_for_each_problem(tmp_path):
+def test_a_cache_in_a_folder_has_one_file_for_each_problem(tmp_path):
     folder = tmp_path / "kept"
     update(f"{folder}/", adding(entry("add"), entry("mul")))
     names = {MARKER, *(f"{entry(kernel).problem.digest}.textproto" for kernel in ("add", "mul"))}
@@ -139,7 +139,7 @@ def test_an_update_of_a_folder_cache_writes_only_its_changed_files(tmp_path):
     assert not update(folder, lambda cache: cache).changed
 
 
-def test_a_folder_with_other_files_is_no_folder_cache(tmp_path):
+def test_using_a_folder_with_other_files_as_a_cache_is_an_error(tmp_path):
     (tmp_path / "test_a.py").write_text("def test(): pass")
     path = f"{tmp_path}/"
     for action in (read_cache, check_writable, lambda path: update(path, adding(entry("add")))):

@@ -579,7 +579,7 @@ class Act:
     [functools.partial(add_one), Functions(1).method, Act(), Functions(add_one), {"act": add_one}],
     ids=["partial", "method", "callable object", "dataclass", "dict"],
 )
-def test_a_partial_a_method_or_an_object_as_argument_is_uncacheable(outcome_after, argument: Any) -> None:
+def test_a_kernel_argument_that_is_a_partial_or_a_method_is_uncacheable(outcome_after, argument: Any) -> None:
     """Triton compiles the code of such an argument, and the source does not name it."""
     assert outcome_after(empty(bench()), empty(bench()), *tensors(), argument) == "uncacheable"
 

@@ -664,7 +664,7 @@ def test_the_gate_command_fails_for_damaged_verify_results(
     assert any(line.startswith(f"FAILED: {path}: is ") and "damaged (" in line for line in gate.lines)
 
 
-def test_the_gate_command_reads_a_verify_option_whose_value_is_a_word(
+def test_gate_command_accepts_a_report_with_a_text_value_of_an_option(
     gate: Gate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gate.suite.load(REPORTS, "--autotune-verify=all", "test_a.py")

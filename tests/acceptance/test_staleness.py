@@ -251,7 +251,7 @@ def test_with_a_device_alias_entries_of_another_device_are_hits(suite: Suite, se
     assert section(result) == [served, "4 hits"]
 
 
-def test_a_device_alias_works_for_two_devices_of_one_name(suite: Suite, section) -> None:
+def test_a_device_alias_works_between_two_gpus_with_the_same_name(suite: Suite, section) -> None:
     suite.write().serial.prepare_dump()
     suite.pytester.makeini("[pytest]\nautotune_device_alias = Toy GPU = Toy GPU\n")
 
