@@ -352,7 +352,7 @@ def test_an_unreachable_store_that_a_marker_loads_is_tried_once_per_run(
 
 @pytest.mark.usefixtures("short_limits")
 @pytest.mark.parametrize("fault", ["403", "truncated"])
-def test_if_a_store_cannot_be_written_a_file_keeps_the_entries_to_merge(
+def test_if_a_store_cannot_be_written_the_next_run_writes_the_entries(
     serial_suite: Suite, section, url: str, proxy, fault: str
 ) -> None:
     suite = serial_suite.write()

@@ -683,7 +683,7 @@ def test_gate_command_accepts_a_report_with_a_text_value_of_an_option(
 
 
 @pytest.mark.parametrize("option", [option for row in MODES for option in row.options if option.kind != "paths"])
-def test_the_gate_command_knows_the_defaults_of_all_mode_options(option: Option) -> None:
+def test_the_gate_command_knows_the_default_of_each_option_of_a_feature(option: Option) -> None:
     assert find_unset_value(option) == READERS[option.kind](None, option)
 
 
