@@ -84,7 +84,7 @@ from pytest_autotune.run.unused import CacheUsage
 @click.option(
     "--device",
     metavar="NAME",
-    help="Drop only entries of devices whose id or name contains NAME, or matches a glob such as *H200*.",
+    help="Drop only entries of devices whose id or name contains NAME, or matches a glob such as '*H200*'.",
 )
 @click.option("--exit-code", is_flag=True, help="Exit with status 1 if entries are dropped, or would be.")
 def command(

@@ -230,7 +230,11 @@ class Verify(Mode):
             lines.append(f"{describe_count(count, 'choice')} of {reason.tuner} not raced: {reason.reason}")
         update_arguments = result.request.update_arguments
         if slower_count and update_arguments and result.dump is None:
-            lines.append(f"Re-run with {update_arguments} --autotune-verify to replace slower choices.")
+            race_option = "--autotune-verify"
+            if result.request.has_typed_paths:
+                # Pytest would take a path behind the bare option for its value.
+                race_option = "--autotune-verify=all"
+            lines.append(f"Re-run with {update_arguments} {race_option} to replace slower choices.")
         return lines
 
     def _find_verdicts(self, result: RunResult) -> dict[Problem, Verdict]:

@@ -42,6 +42,17 @@ def test_a_verify_run_shows_old_and_new_time_of_each_slower_choice(serial_suite:
     )
 
 
+def test_the_hint_to_replace_slower_choices_fits_in_front_of_paths(serial_suite: Suite, section: Any) -> None:
+    serial_suite.write(test_lib=SUITE).prepare_dump()
+
+    hint = section(serial_suite.load("--autotune-verify=all", "test_lib.py", **NOW))[-1]
+
+    options = hint.removeprefix("Re-run with ").removesuffix(" to replace slower choices.").split()
+    result = serial_suite.run(*options, "test_lib.py", **NOW)
+    assert result.ret == 0
+    assert "3 changed" in section(result)[-2]
+
+
 def test_a_verify_run_measures_each_choice_only_once_despite_many_tests(suite: Suite) -> None:
     """The number of launches does not grow with the number of workers and tests."""
     test_text = 'def test(tune):\n    tune("lib.k", N=1)\n    tune("lib.k", N=1)\n'
