@@ -229,3 +229,50 @@ def test_appending_to_a_list_of_a_class_is_no_source_change(load: Load, monkeypa
     assert source.used_values.still_hold()
     monkeypatch.setattr(module, "build", len)
     assert not source.used_values.still_hold()
+
+
+LAZY = """
+ops = None
+def setup():
+    global ops
+    IMPORT
+def kernel(n):
+    setup()
+    return ops.launch(n)
+"""
+
+
+@pytest.mark.parametrize("statement", ["import shared as ops", "import shared\n    ops = shared", "ops = other"])
+def test_a_lazy_import_does_not_change_the_source_digest(load: Load, statement: str) -> None:
+    source = LAZY.replace("IMPORT", statement)
+    if "other" in statement:
+        source = f"import shared as other\n{source}"
+
+    def digest_after(number: int, calls: int) -> str:
+        load(f"def launch(n):\n    return n + {number}\n", "shared")
+        kernel = load(source).kernel
+        for _ in range(calls):
+            kernel(1)
+        return source_digest(kernel)
+
+    digest = digest_after(1, calls=0)
+    assert digest_after(1, calls=1) == digest
+    assert digest_after(2, calls=0) != digest
+
+
+def test_other_functions_may_use_a_module_that_one_replaces(load: Load) -> None:
+    source = """
+import shared as ops
+def setup():
+    global ops
+    if ops.slow:
+        ops = None
+def kernel(n):
+    setup()
+    return ops.launch(n)
+"""
+    digests = set()
+    for number in (1, 2):
+        load(f"slow = False\ndef launch(n):\n    return n + {number}\n", "shared")
+        digests.add(source_digest(load(source).kernel))
+    assert len(digests) == 2

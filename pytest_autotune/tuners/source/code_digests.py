@@ -382,9 +382,8 @@ class CodeDigests:
             assert is_instance(scope, dict)
             lines += self._describe_names(assignments.names, {}, scope)
             for value in assignments.imported_values:
-                further_names = _list_names_below(".".join([*owners, name]), source.whole_names) or [WHOLE_OBJECT]
-                names = tuple([(name, *further_name) for further_name in further_names])
-                lines += self._describe_names(names, {name: value}, {})
+                # Other functions may use the value in any way.
+                lines += self._describe_names(((name,),), {name: value}, {})
         return lines
 
     def _describe_names_in_class(self, cls: type, names: Names) -> list[str]:

@@ -126,11 +126,14 @@ class AssignedNames:
         return (id(scope), name) in self._names
 
     def has_global(self, scope: Mapping[str, object], name: str) -> bool:
-        """Whether a global is among the names, and its value is no code.
+        """Whether a global is among the names, and its value is no function or class.
+
+        The functions that assign a module have its text in their digests: they import it, or use it as a whole.
 
         :param scope: the ``__dict__`` of a module or function.
         """
-        return self.has_name(scope, name) and not is_code(scope.get(name))
+        value = scope.get(name)
+        return self.has_name(scope, name) and (not is_code(value) or is_instance(value, ModuleType))
 
     def list_cells(self, function: FunctionType) -> list[str]:
         """Return the variables in the closure of a function that are among the names, and whose values are no code."""
