@@ -71,7 +71,7 @@ def test_a_compile_job_sees_the_context_variables_of_its_submitter() -> None:
         ((3, 12, 2), False),
     ],
 )
-def test_if_ast_parse_of_this_python_crashes_threads_parse_one_at_a_time(
+def test_if_ast_parse_is_not_thread_safe_threads_parse_one_at_a_time(
     monkeypatch: pytest.MonkeyPatch, version: tuple[int, ...], fails: bool
 ) -> None:
     busy, most = [], []

@@ -166,7 +166,7 @@ def test_a_text_cache_with_a_hand_edited_layout_has_the_same_entries(edit):
 
 @pytest.mark.parametrize("written", TEXTS, ids=lambda format: format.value.name)
 @every_format
-def test_a_cache_file_with_a_wrong_suffix_is_an_error_with_the_right_one(format, written):
+def test_a_wrong_suffix_of_a_cache_file_is_an_error_naming_the_right_one(format, written):
     data = encode(Cache((MATMUL,)), written)
     forms = [form for form in TEXTS if reads(form, data.decode())]  # JSON is YAML
     if format in forms:

@@ -260,7 +260,7 @@ def test_the_error_text_of_a_candidate_outside_utf8_is_recorded_escaped() -> Non
     assert lookup.entry.candidates[0].failed == r"cannot open '/tmp/\udcff'"
 
 
-def test_uncacheable_calls_with_equal_stable_values_are_one_problem() -> None:
+def test_two_uncacheable_calls_with_equal_stable_key_values_count_once() -> None:
     """Two calls with equal stable values are one problem."""
     with a_session_of(is_dumping=True) as lookups:
         for n in (1, 2, 1):

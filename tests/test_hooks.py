@@ -82,7 +82,7 @@ def session_of(entries: tuple[Entry, ...] | None = None, **policy: Any) -> Sessi
     ],
     ids=["dump", "load with entries", "load without", "update", "asked for", "a part asked for", "another asked for"],
 )
-def test_a_costly_adapter_patches_its_library_only_when_needed(
+def test_a_costly_adapter_starts_only_for_a_dump_for_entries_or_if_named(
     session: Session, tuners: tuple[str, ...] | None, hooked: int
 ) -> None:
     hooks = Hooks(session, tuners)

@@ -235,7 +235,7 @@ def test_the_bytes_of_a_dump_do_not_depend_on_the_order_of_measurements() -> Non
 
 
 @pytest.mark.parametrize("keep", [True, False])
-def test_after_a_partial_run_entries_for_other_pruned_candidates_stay(keep: bool) -> None:
+def test_a_partial_run_keeps_entries_for_other_lists_of_pruned_candidates(keep: bool) -> None:
     """An incomplete run may lack the lookups of the other lists."""
     lists = [(Value("pruned", text, "digest"), Value("search", "s", "digest")) for text in ("a", "b", "c")]
     problem = Problem("t", "k", (), Device("GPU", "arch", 1))

@@ -369,7 +369,7 @@ def test_the_bytes_of_an_exported_module_do_not_depend_on_the_entry_order(export
     assert "_tuned.py is up to date" in capsys.readouterr().out
 
 
-def test_the_export_refuses_to_overwrite_a_user_file_and_a_wrong_alias(export: Export, capsys: Any) -> None:
+def test_the_export_refuses_a_wrong_alias_and_an_output_file_of_the_user(export: Export, capsys: Any) -> None:
     folder = export(entry(64, 32)).folder
     (folder / "mine.py").write_text("COMMAND = 1\n")
 

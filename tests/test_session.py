@@ -359,7 +359,7 @@ def test_a_renamed_kernel_uses_the_entry_under_an_old_name() -> None:
     assert lookup.reason == "renamed from old"
 
 
-def test_a_copy_of_a_kernel_misses_if_a_test_also_uses_the_original() -> None:
+def test_a_copied_kernel_is_a_miss_if_a_test_also_uses_the_original() -> None:
     session, lookups = a_session((an_entry("old"),))
     tune(session, problem("old"))
 
@@ -369,7 +369,7 @@ def test_a_copy_of_a_kernel_misses_if_a_test_also_uses_the_original() -> None:
     assert [lookup.outcome for lookup in lookups] == [Outcome.HIT, Outcome.MISS]
 
 
-def test_a_copy_of_a_kernel_misses_if_another_worker_uses_the_original() -> None:
+def test_a_copied_kernel_is_a_miss_if_another_worker_uses_the_original() -> None:
     (moved,) = after_a_move(an_entry("old"))
     old = Lookup(Identity(problem("old"), moved.fingerprint), Outcome.HIT, result=UsedEntry(an_entry("old")))
 

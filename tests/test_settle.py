@@ -116,7 +116,7 @@ def test_the_report_shows_the_committed_choice_if_a_new_one_is_as_fast() -> None
 
 
 @pytest.mark.parametrize("dumps", [True, False])
-def test_of_two_tunings_the_report_shows_the_one_that_nothing_disturbed(dumps: bool) -> None:
+def test_the_report_shows_the_tuning_that_no_other_process_disturbed(dumps: bool) -> None:
     disturbed = searched(entry(problem(), "a", a=1.0, b=2.0), is_disturbed=True, test="test_a.py::test")
     good = searched(entry(problem(), "b", a=9.0, b=2.0), test="test_b.py::test")
 
@@ -382,7 +382,7 @@ def test_the_json_report_says_if_a_measurement_was_disturbed() -> None:
     assert lookup["candidates"][0]["label"] == "+-0.1 us, 9 of 9 runs"
 
 
-def test_only_update_with_prune_drops_specializations_not_compiled() -> None:
+def test_only_update_prune_drops_specializations_the_run_did_not_compile() -> None:
     old = replace(entry(problem()), compiled=("*fp16", "*fp32"))
     event = Event(SPECIALIZATION, data={"entry": old.identity.digest, "text": "*fp16"})
 

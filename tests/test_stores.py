@@ -314,7 +314,7 @@ def test_checking_if_a_cache_path_is_writable_leaves_no_files(tmp_path):
     assert os.listdir(tmp_path) == []
 
 
-def test_the_check_for_a_writable_cache_path_refuses_unknown_suffixes(tmp_path):
+def test_a_cache_path_with_an_unknown_suffix_is_refused_before_a_dump(tmp_path):
     (tmp_path / "a.pb").mkdir()
     (tmp_path / "file").touch()
     assert "is a folder, not a cache" in refusal(check_writable, tmp_path / "a.pb")

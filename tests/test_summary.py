@@ -81,7 +81,7 @@ def test_quiet_runs_list_slower_choices_if_the_gate_on_them_failed() -> None:
     assert shown(passed, -1) == shown(passed, -2) == []
 
 
-def test_the_summary_names_at_most_ten_untracked_kernels() -> None:
+def test_the_summary_names_at_most_ten_kernels_tuned_without_the_plugin() -> None:
     """With -v the summary names all of them. A run of untracked kernels alone does not say `no lookups`."""
     summary = result(untracked=tuple(f"lib.op_{number}" for number in range(12)), dump=DUMP)
 

@@ -344,7 +344,7 @@ def test_a_hit_raises_the_error_of_the_pre_hook_of_a_user(session) -> None:
     assert call(kernel) == 64
 
 
-def test_an_autotuner_subclass_that_replaces_run_is_listed_as_untracked(session) -> None:
+def test_an_autotuner_subclass_that_replaces_run_is_listed_as_not_covered(session) -> None:
     class OwnRun(autotuner_module.Autotuner):
         def run(self, *args: Any, **kwargs: Any) -> Any:
             self.best_config = self.cache["mine"] = self.configs[0]
@@ -418,7 +418,7 @@ def test_a_kernel_first_called_while_the_plugin_pauses_is_recorded_later(session
     assert len(first.entries) == 1
 
 
-def test_a_kernel_tuned_before_the_plugin_starts_is_listed_as_untracked(session) -> None:
+def test_a_kernel_tuned_before_the_plugin_starts_is_listed_as_not_covered(session) -> None:
     """A kernel that autotune_ignore matches is not untracked. The kernel keeps its choice in memory."""
     kernel = copy_kernel(Bench())
     call(kernel)

@@ -36,7 +36,7 @@ PROBLEMS = [Problem("toy", "k", (Value("M", m),), GPU) for m in range(300)]
 # Whose turn it is
 
 
-def test_the_seven_parts_of_a_verify_run_have_each_problem_once() -> None:
+def test_seven_verify_runs_of_a_seventh_each_have_every_problem_once() -> None:
     parts = [
         {problem for problem in PROBLEMS if Verify(parse(f"{part}/7"), 100.0).has_turn(problem)} for part in range(1, 8)
     ]

@@ -308,7 +308,7 @@ def test_all(all_on_disk):
 KINDS = 2 + 3 + 2 + 6
 
 
-def test_kernels_compiled_before_their_tests_fit_arguments_of_every_kind(suite: Suite) -> None:
+def test_a_kernel_compiled_before_its_test_is_used_for_any_argument_type(suite: Suite) -> None:
     """The launches have arguments of all kinds, and none of them compiles its kernel again."""
     suite.pytester.makepyfile(kinds=ALL_KINDS, test_lib=ALL_TESTS)
     (suite.folder / "lib.py").unlink()

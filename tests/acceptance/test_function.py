@@ -294,7 +294,7 @@ def test_editing_a_method_a_lambda_calls_makes_entries_stale(serial_suite: Suite
     assert row["reason"] == "source changed (TestGemm.kernel)"
 
 
-def test_a_tuning_during_the_import_of_a_conftest_is_listed_as_untracked(serial_suite: Suite, section: Any) -> None:
+def test_a_tuning_during_a_conftest_import_is_listed_as_not_covered(serial_suite: Suite, section: Any) -> None:
     a_suite(
         serial_suite,
         conftest="""

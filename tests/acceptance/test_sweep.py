@@ -169,7 +169,7 @@ def test_the_rerun_command_of_a_sweep_repeats_the_failed_test(serial_suite: Suit
     again.stdout.fnmatch_lines(["toy:lib.wrong (N=1): config=wrong"])
 
 
-def test_a_sweep_forgets_the_candidate_after_the_last_test(serial_suite: Suite) -> None:
+def test_a_sweep_undoes_its_forced_candidate_also_after_the_last_test(serial_suite: Suite) -> None:
     forgets = "def test(session): session.at_next_test(lambda: open('forgotten', 'w').close())"
     serial_suite.write(test_lib=forgets)
 

@@ -113,7 +113,7 @@ def test_a_verify_run_with_an_update_replaces_only_slower_choices(serial_suite: 
     assert serial_suite.cache.read_text() == again
 
 
-def test_the_three_parts_of_a_verify_run_measure_every_choice_once(serial_suite: Suite) -> None:
+def test_three_verify_runs_of_a_third_each_measure_every_choice_once(serial_suite: Suite) -> None:
     serial_suite.write(test_lib=SUITE).prepare_dump()
 
     raced = []
