@@ -141,7 +141,7 @@ def test_an_export_to_flash_linear_attention_omits_keys_it_cannot_write(export: 
     assert export.load("chunk_fwd_kernel_h", 32) is None
 
 
-def test_the_fla_export_counts_the_entries_of_other_tuners(export: Export) -> None:
+def test_an_export_to_flash_linear_attention_counts_other_tuners_entries(export: Export) -> None:
     triton_entry = entry(64, *values(D=64))
     problem = replace(triton_entry.problem, tuner="function")
 

@@ -243,7 +243,7 @@ def kernel(n):
 
 
 @pytest.mark.parametrize("statement", ["import shared as ops", "import shared\n    ops = shared", "ops = other"])
-def test_a_lazy_import_does_not_change_the_source_digest(load: Load, statement: str) -> None:
+def test_an_import_that_the_first_call_makes_is_no_source_change(load: Load, statement: str) -> None:
     source = LAZY.replace("IMPORT", statement)
     if "other" in statement:
         source = f"import shared as other\n{source}"
@@ -260,7 +260,7 @@ def test_a_lazy_import_does_not_change_the_source_digest(load: Load, statement: 
     assert digest_after(2, calls=0) != digest
 
 
-def test_other_functions_may_use_a_module_that_one_replaces(load: Load) -> None:
+def test_a_module_that_one_function_replaces_is_source_of_other_functions(load: Load) -> None:
     source = """
 import shared as ops
 def setup():

@@ -944,7 +944,7 @@ def kernel(n):
 
 
 @pytest.mark.parametrize("use", ["Config().plan.launch(n)", "config(n)"])
-def test_the_source_digest_has_objects_in_named_tuple_defaults(load: Load, use: str) -> None:
+def test_editing_an_object_in_a_named_tuple_default_is_a_source_change(load: Load, use: str) -> None:
     source = NAMED_TUPLE.replace("USE", use) + "def config(n):\n    return Config().plans[0].launch(n)\n"
     digest = read_source(load(source, "suite").kernel).digest
     assert read_source(load(source, "suite").kernel).digest == digest

@@ -105,7 +105,7 @@ def test_option_update_new_adds_misses_and_keeps_stale_entries(outdated: Suite, 
     assert section(outdated.load())[-2].startswith("2 hits, 1 stale")
 
 
-def test_the_hint_to_update_fits_in_front_of_paths(outdated: Suite, section) -> None:
+def test_the_update_command_in_the_summary_works_in_front_of_test_paths(outdated: Suite, section) -> None:
     """After ``--autotune-update`` without a value, pytest would take the path for the value."""
     paths = sorted(path.name for path in outdated.folder.glob("test_*.py"))
     hint = section(outdated.load(*paths))[-1]
@@ -115,7 +115,7 @@ def test_the_hint_to_update_fits_in_front_of_paths(outdated: Suite, section) -> 
     assert outdated.run(*options, *paths).ret == 0
 
 
-def test_an_update_that_asked_for_no_gpu_calls_the_gpu_entries_unchanged(serial_suite: Suite, section) -> None:
+def test_an_update_without_a_gpu_says_that_gpu_entries_are_unchanged(serial_suite: Suite, section) -> None:
     serial_suite.write(test_a="def test_a(tune): tune('lib.a')").prepare_dump()
     update = ["--autotune-load=cache.textproto", "--autotune-update"]
     serial_suite.run(*update, TOY_DEVICE="CPU")

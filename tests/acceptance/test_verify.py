@@ -42,7 +42,7 @@ def test_a_verify_run_shows_old_and_new_time_of_each_slower_choice(serial_suite:
     )
 
 
-def test_the_hint_to_replace_slower_choices_fits_in_front_of_paths(serial_suite: Suite, section: Any) -> None:
+def test_the_command_to_replace_slower_choices_works_in_front_of_paths(serial_suite: Suite, section: Any) -> None:
     serial_suite.write(test_lib=SUITE).prepare_dump()
 
     hint = section(serial_suite.load("--autotune-verify=all", "test_lib.py", **NOW))[-1]
