@@ -480,15 +480,20 @@ def report(
     disabled: Sequence[str] = (),
     loaded: Sequence[Entry] | None = None,
     loaded_path: str = "",
+    test_cache: str = "",
 ) -> None:
     """Write the report of a run that was a hit on some entries.
 
+    :param test_cache: the cache that the tests load for themselves.
     :param loaded: the entries that the run loaded; None for the entries of ``a.textproto``.
     """
     if loaded is None:
         loaded = list(entries_of("a.textproto"))
+    lookups = []
+    for entry in asked:
+        lookups.append(Lookup(entry.identity, Outcome.HIT, result=UsedEntry(entry), test_cache=test_cache))
     collected = Collected(
-        lookups=tuple(Lookup(entry.identity, Outcome.HIT, result=UsedEntry(entry)) for entry in asked),
+        lookups=tuple(lookups),
         incomplete_reason=incomplete,
         not_passed_reason=not_passed,
         has_only_skips=not_passed.endswith("was skipped"),
@@ -653,6 +658,20 @@ def test_prune_command_ignores_a_report_only_if_its_run_needs_no_entry(
     asked = [other, entry(1)] if asks_for_kernel else [other]
     report("1.json", [entry(1)], incomplete="-k selects tests", loaded=[entry(1), entry(2)])
     report("2.json", asked, incomplete="-k selects tests", loaded=[other], loaded_path=loaded_path)
+
+    output = run("prune", "a/c.textproto", "--unused-in=1.json", "--unused-in=2.json", "--together")[1]
+
+    assert output[0].startswith(f"{dropped} ")
+
+
+@pytest.mark.parametrize(("test_cache", "dropped"), [("a/c.textproto", 0), ("b/c.textproto", 1)])
+def test_prune_command_keeps_entries_of_a_file_that_only_a_test_loaded(run: Run, test_cache: str, dropped: int) -> None:
+    """The test asked for another kernel of the file, whose entry is not there any more."""
+    Path("a").mkdir()
+    write("a/c.textproto", entry(1), entry(2))
+    other = entry(9, kernel="lib.mul")
+    report("1.json", [entry(1)], incomplete="-k selects tests", loaded=[entry(1), entry(2)])
+    report("2.json", [other], incomplete="-k selects tests", loaded=[], test_cache=test_cache)
 
     output = run("prune", "a/c.textproto", "--unused-in=1.json", "--unused-in=2.json", "--together")[1]
 

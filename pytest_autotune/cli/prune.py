@@ -237,7 +237,8 @@ class ReportedUse:
     :param record: the lookups of the run, the entries that it calls unused, and its options.
     :param usage: the problems that tests asked for, and the kernels that the run bypassed.
     :param no_part_reason: why the process took no part, such as a missing GPU; empty if it took part.
-    :param loaded_paths: of the caches that the run loaded, as the user typed them.
+    :param loaded_paths: of the caches that the run or one of its tests loaded, as the user typed them. If a test loads
+        several caches for itself, only the last is known.
     """
 
     path: str
@@ -249,8 +250,7 @@ class ReportedUse:
     def may_use(self, cache: Cache, file: str) -> bool:
         """Whether tests of the run may need entries of a cache: the run loaded it, or asked for one of its kernels.
 
-        A run that asked for a kernel may have loaded the cache only for a single test. The record has no entries of
-        such a cache.
+        A run that only asked for a kernel may have loaded the cache for a single test, beside another cache.
 
         :param file: the path or URL of the cache. On the machine of the run, the file may be in another folder.
         """
@@ -392,5 +392,8 @@ def _read_report(path: str, *, may_be_incomplete: bool) -> ReportedUse:
         event = f"the run was not complete ({incomplete_reason}), so no entry is known to be unused"
         raise CacheError(path, event, "if you name the reports of all parts of the run, add --together")
     usage = _compute_usage({path: record})
-    loaded_paths = tuple(loaded.path for loaded in report.loaded)
-    return ReportedUse(path, record, usage, report.no_part_reason, loaded_paths)
+    loaded_paths = [loaded.path for loaded in report.loaded]
+    for lookup in record.collected.lookups:
+        if lookup.test_cache:
+            loaded_paths.append(lookup.test_cache)
+    return ReportedUse(path, record, usage, report.no_part_reason, tuple(dict.fromkeys(loaded_paths)))

@@ -437,7 +437,9 @@ def _describe_unchanged_dump(result: RunResult) -> str:
         or not result.problem_count
     ):
         return "unchanged"
-    if result.gpus and not has_lookup_on(result.collected.lookups, result.gpus, result.request.policy):
+    devices = {entry.problem.device for entry in result.merged.cache.entries}
+    gpus = [device for device in devices if device.is_gpu]
+    if gpus and not has_lookup_on(result.collected.lookups, gpus, result.request.policy):
         # Nobody knows whether the entries for GPUs are up to date: this run asked for none of them.
         return "unchanged"
     return "up to date"

@@ -121,6 +121,7 @@ def test_an_update_without_a_gpu_says_that_gpu_entries_are_unchanged(serial_suit
     serial_suite.run(*update, TOY_DEVICE="CPU")
 
     assert section(serial_suite.run(*update, TOY_DEVICE="CPU"))[-1].endswith("cache.textproto is unchanged (2 entries)")
+    assert section(serial_suite.dump(TOY_DEVICE="CPU"))[-1].endswith("cache.textproto is unchanged (2 entries)")
     assert section(serial_suite.run(*update))[-1].endswith("cache.textproto is up to date (2 entries)")
 
 
