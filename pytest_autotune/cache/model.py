@@ -195,7 +195,7 @@ class Device:
 
     @property
     def id(self) -> str:
-        """The identity as one readable word."""
+        """The device as one readable word: ``nvidia-h200-sm90-132``."""
         words = [self.name, self.arch.replace("_", "")]
         if self.multiprocessors:
             words.append(str(self.multiprocessors))

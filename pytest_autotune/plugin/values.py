@@ -520,6 +520,7 @@ def _parse_value(config: pytest.Config, option: Option, value: Any, named_by: st
     arguments = []
     for text in _list_path_texts(value):
         is_optional = caches_may_be_absent and text.endswith(_OPTIONAL_SUFFIX)
+        # In a URL, "?optional" is an option of the store, which reads it later.
         if is_optional and not is_url(text):
             text = text.removesuffix(_OPTIONAL_SUFFIX)
         argument = path_argument(text, folder, named_by, config)

@@ -86,17 +86,20 @@ def device_identity(device: Device) -> DeviceIdentity:
 
 
 def resolve_aliases(devices: Iterable[Device], aliases: Mapping[str, str]) -> dict[tuple[str, str], DeviceIdentity]:
-    """Return (name, architecture) of a device without choices -> the device whose choices it takes.
+    """Return for each device with an alias the device whose choices it takes.
+
+    Example: with choices for ``("NVIDIA H200", "sm_90", 132)``, the alias ``{"NVIDIA H200 NVL": "NVIDIA H200"}`` gives
+    ``{("NVIDIA H200 NVL", "sm_90"): ("NVIDIA H200", "sm_90", 132)}``.
 
     :param devices: the devices that have choices.
     :param aliases: name of a device -> name of the device whose choices it takes. Both have the same architecture.
     """
     tuned_devices = sorted(map(device_identity, devices))
     resolved = {}
-    for name, tuned_name in sorted(aliases.items()):
+    for name, name_with_choices in sorted(aliases.items()):
         for tuned_device in tuned_devices:
-            device_name, arch, _ = tuned_device
-            if device_name == tuned_name:
+            tuned_name, arch, _ = tuned_device
+            if tuned_name == name_with_choices:
                 resolved[name, arch] = tuned_device
     return resolved
 

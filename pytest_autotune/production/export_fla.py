@@ -75,6 +75,7 @@ class KernelFile:
                 # FLA's times are in milliseconds.
                 fla_entry["best_timing"] = entry.choice.time_us / 1000
             key_digest = _compute_key_digest(key)
+            # If another entry has this key already, that entry stays.
             first_entry = self.entries.setdefault(key_digest, fla_entry)
             if first_entry["config"] != fla_entry["config"]:
                 self.contested.add(key_digest)

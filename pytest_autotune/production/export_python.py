@@ -182,10 +182,10 @@ def _list_device_lines(device: Device, entries: Sequence[Entry]) -> Iterator[str
 
 
 def _select_version_prefix(entries: Iterable[Entry]) -> str | tuple[str, ...]:
-    """Return the minor versions of Triton that some entries were tuned with, as the picker compares them.
+    """Return the minor versions of Triton with which entries were tuned, in the form that the picker needs.
 
-    The picker uses ``str.startswith()``, which takes a text or a tuple of several. If no version is known, the text is
-    empty, and fits any version.
+    The picker passes the result to ``str.startswith()``, which takes a text (``"3.6"``) or a tuple of texts. If no
+    version is known, the text is empty, and fits any version.
     """
     minor_versions = list_triton_versions(entries)
     if not minor_versions:

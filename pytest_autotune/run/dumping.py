@@ -253,8 +253,8 @@ def _select_reports_of_cache(collected: Collected, name: str, old_identities: se
         if lookup.test_cache != name:
             other_lookups.append(lookup)
             continue
-        used_entry_of_cache = lookup.entry is not None and lookup.entry.identity in old_identities
-        if not old_identities or lookup.is_searched or used_entry_of_cache:
+        has_used_cache = lookup.entry is not None and lookup.entry.identity in old_identities
+        if not old_identities or lookup.is_searched or has_used_cache:
             lookups.append(_as_lookup_of_run(lookup))
     recovered_lookups = []
     for lookup in collected.recovered_lookups:

@@ -340,6 +340,8 @@ def _build_entry(
 ) -> Entry:
     """Return the cache entry for an entry that XLA tuned, with the candidates and the label from XLA's log.
 
+    :param memory_entry: the entry, as XLA has it in its memory.
+    :param observed: the files that XLA wrote in the compilation, with the log.
     :param stale_entry: the loaded entry for the same HLO and device; None if there is no such entry.
     """
     candidates: tuple[Candidate, ...] = ()
@@ -349,7 +351,7 @@ def _build_entry(
         candidates = profile.candidates
         label = describe_hlo(profile.hlo_text)
     elif stale_entry is not None:
-        # XLA logs only fusions that it measured. The label describes the HLO, which is the same.
+        # XLA has measured nothing, so its log lacks this entry. The label describes the HLO, which has not changed.
         label = stale_entry.label
     return to_entry(memory_entry, compilation.device, candidates, label, observed.versions)
 
@@ -391,11 +393,11 @@ def _find_conflict(options: Any) -> str:
     """
     debug_options = options.executable_build_options.debug_options
     overrides = dict(options.env_option_overrides)
-    # Flags that do the work of the plugin's own options.
+    # These flags do the work of the plugin's own options.
     for name, own_option in ((_DUMP, "--autotune-dump"), (_LOAD, "--autotune-load")):
         if getattr(debug_options, name, "") or overrides.get(name):
             return f"XLA's flag --{name} is set, and {own_option} does the same: remove the flag"
-    # Compiler options that would replace the values that the plugin sets.
+    # These compiler options would replace the values that the plugin sets.
     for name in (_FOLDER, _MODE):
         if overrides.get(name):
             return f"the compiler option {name} is set: remove it, or leave XLA out with --autotune-tuners"
