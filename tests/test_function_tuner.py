@@ -830,7 +830,7 @@ def test_a_tuning_keeps_no_reference_to_a_tensor_of_the_caller(fails: str) -> No
         gc.enable()
 
 
-def test_candidates_compile_with_context_variables_of_the_caller() -> None:
+def test_threads_that_compile_see_the_context_variables_of_the_caller() -> None:
     mode: ContextVar[str] = ContextVar("mode", default="of nobody")
     seen = []
     mode.set("of the test")

@@ -157,7 +157,7 @@ class CachingAutotuner:
     def bench(self, launcher: Any, args: Any, with_profiler: Any, kwargs: Any) -> None: ...
 
 
-def test_a_note_says_that_torch_candidates_are_timed_one_by_one() -> None:
+def test_on_an_unknown_torch_a_note_says_candidates_are_timed_one_by_one() -> None:
     session, _ = a_session()
     patches = Patches(session, "inductor.config")
 

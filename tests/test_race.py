@@ -328,7 +328,7 @@ def test_each_measured_launch_calls_the_before_and_after_functions() -> None:
     assert seen == ["before", "run", "None", "before", "run", "late"]
 
 
-def test_a_candidate_is_set_up_again_after_another_candidate_ran() -> None:
+def test_the_setup_of_a_candidate_runs_again_after_another_candidate_ran() -> None:
     active: list[int] = []
     wrong: list[int] = []
 

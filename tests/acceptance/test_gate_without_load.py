@@ -321,7 +321,7 @@ def test_the_failed_gate_names_enabled_false_as_a_reason_for_no_hits(serial_suit
     result.stdout.fnmatch_lines([f"!* {message} !*"])
 
 
-def test_the_gate_fails_if_only_the_cache_of_a_marker_was_used(serial_suite: Suite, section) -> None:
+def test_the_gate_fails_if_hits_come_only_from_the_cache_of_a_marker(serial_suite: Suite, section) -> None:
     serial_suite.write().prepare_dump()
     skip_all(serial_suite)
     of_test = "format_version: 1\n"
