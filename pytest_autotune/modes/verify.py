@@ -49,6 +49,7 @@ RACED = "raced"
 NOT_RACED = "not raced"
 #: Reasons for not racing a choice.
 CANNOT_RACE = "this tuner does not support races"
+NO_REPORT = "no process reported a race"
 TIME_OVER = "the time for races was over (raise autotune_verify_seconds)"
 
 
@@ -247,9 +248,15 @@ class Verify(Mode):
             if report.event.identity is not None:
                 # A later report replaces an earlier one.
                 verdicts[report.event.identity.problem] = report.verdict
+        racing_tuners = {problem.tuner for problem in verdicts}
         for row in result.rows:
             has_used_choice = row.outcome is Outcome.HIT and row.entry is not None and not row.entry.is_failure
-            if has_used_choice and row.problem not in verdicts and self._races_problem(row.problem):
+            if not has_used_choice or row.problem in verdicts or not self._races_problem(row.problem):
+                continue
+            if row.problem.tuner in racing_tuners:
+                # A process of the joint gate raced another part of the choices, or a worker crashed.
+                verdicts[row.problem] = Verdict(NO_REPORT)
+            else:
                 # A tuner that cannot race reports no verdict.
                 verdicts[row.problem] = Verdict(CANNOT_RACE)
         return verdicts

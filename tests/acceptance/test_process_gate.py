@@ -641,6 +641,9 @@ def test_gate_command_names_processes_that_ran_without_option_verify(gate: Gate)
     assert f"reports/{name}: ran without --autotune-verify, so its choices were not raced" in gate.lines
     assert "verify all: 2 choices raced" in gate.lines
     assert not any("does not support races" in line for line in gate.lines)
+    gate.suite.load(REPORTS, "--autotune-verify=1/9", "test_c.py")
+    assert gate.judge("--expect=3", "--max-drift=0") == 0
+    assert "2 choices of toy not raced: no process reported a race" in gate.lines
 
 
 @pytest.mark.parametrize(
