@@ -125,7 +125,7 @@ class Completeness:
         :param session: pytest's session.
         :param exitstatus: pytest's exit status, as far as it is known.
         :param crashed_workers: the names of the workers that crashed.
-        :param collected: the reports of the processes that collected tests.
+        :param collected: the reports of all processes of this run.
         """
         breakdown = self._describe_breakdown(session, exitstatus, crashed_workers)
         if breakdown:

@@ -29,7 +29,7 @@ from pytest_autotune.production.choices import (
 #: The params of a choice that are no arguments of the kernel. FLA requires the first three.
 _CONFIG_FIELDS = ("num_warps", "num_ctas", "num_stages", "maxnreg", "ir_override")
 _REQUIRED_FIELDS = _CONFIG_FIELDS[:3]
-#: A choice whose key could be spelled in more ways is left out: each spelling would be an entry of the file.
+#: A choice whose key has more spellings than this is left out, because each spelling is an entry of the file.
 _MOST_SPELLINGS = 64
 
 

@@ -429,13 +429,10 @@ def _explain_unwritten_dump(result: RunResult, dump: DumpOutcome) -> str:
 
 
 def _describe_unchanged_dump(result: RunResult) -> str:
-    """Return whether an unchanged dump has all results of this run, or was left without some of them."""
-    if (
-        result.request.plan.only_adds
-        or result.rows_to_update
-        or result.counts["unrecorded"]
-        or not result.problem_count
-    ):
+    """Return ``up to date`` if an unchanged dump fits all problems of this run; else ``unchanged``."""
+    may_have_stale_entries = result.request.plan.only_adds or result.rows_to_update
+    lacks_results = result.counts["unrecorded"] or not result.problem_count
+    if may_have_stale_entries or lacks_results:
         return "unchanged"
     devices = {entry.problem.device for entry in result.merged.cache.entries}
     gpus = [device for device in devices if device.is_gpu]

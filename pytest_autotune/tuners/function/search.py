@@ -100,7 +100,11 @@ class SearchResult:
 
 @dataclass(frozen=True)
 class Loss:
-    """The cost of a choice if another candidate is the best. Both have their times in microseconds."""
+    """The time that a choice costs if another candidate is faster.
+
+    :param choice: the candidate that is used, with its time.
+    :param best: the fastest candidate for the same problem, with its time.
+    """
 
     choice: Candidate
     best: Candidate

@@ -377,7 +377,7 @@ class Race:
             # With this clock the host has no launch to prepare in time, so no probe is repeated for a late host.
             self._probe_twice(racers)
             return
-        # A kernel that runs long enough hides the host by itself.
+        # While a kernel runs that takes longer than this, the host prepares the next launch in time anyway.
         longest_quick_us = QUICK * launching.busy_us
         to_probe = [racer for racer in racers if racer.fastest_probe_us < longest_quick_us]
         for _ in range(PROBES):
