@@ -216,11 +216,11 @@ def compiled(function: Any, *shapes: tuple[int, ...], device: str = "cuda:0", dt
     return _modules[-1]
 
 
-def launch(module: Any) -> dict[str, str]:
-    """Call every kernel of a module once, and return the config of each kernel by its name."""
+def launch(module: Any, part_of_name: str = "") -> dict[str, str]:
+    """Call the kernels of a module whose names contain the text once, and return the config of each by its name."""
     chosen = {}
     for name, kernel in vars(module).items():
-        if isinstance(kernel, triton_heuristics.CachingAutotuner):
+        if part_of_name in name and isinstance(kernel, triton_heuristics.CachingAutotuner):
             signature = kernel.triton_meta["signature"].values()
             kernel.run(*[1 for kind in signature if kind != "constexpr"], stream=0)
             chosen[name] = str(kernel.launchers[0].config)
