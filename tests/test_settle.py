@@ -163,6 +163,24 @@ def test_an_update_with_prune_keeps_entries_of_a_simultaneous_run() -> None:
     assert summary.merged.counts_text == "1 added, 1 unchanged"
 
 
+def test_a_hit_does_not_undo_the_retuning_of_a_simultaneous_run() -> None:
+    loaded, retuned = entry(problem(), "a"), entry(problem(), "b")
+    began = beginning(loaded, dump_entries=(loaded,))
+
+    summary = finish_at(began, collected(hit(loaded)), Cache((retuned,)), RunRequest(FileDump()))
+
+    assert summary.merged.cache.entries == (retuned,)
+
+
+def test_a_tuning_does_not_remove_an_entry_of_a_simultaneous_run() -> None:
+    old, tuned, written = (entry(problem(), source=source, a=1.0) for source in ("old", "tuned", "written"))
+    began = beginning(dump_entries=(old,))
+
+    summary = finish_at(began, collected(searched(tuned)), Cache((old, written)), RunRequest(FileDump()))
+
+    assert {merged.identity for merged in summary.merged.cache.entries} == {tuned.identity, written.identity}
+
+
 def test_a_recovered_tuning_is_dropped_if_this_run_tuned_the_problem() -> None:
     before, now = entry(problem(M=1), "a", a=1.0), entry(problem(M=1), "b", b=2.0)
     other = entry(problem(M=2), "a", a=1.0)

@@ -252,14 +252,14 @@ def _with_generation(entry: Entry, old: Entry | None) -> Entry:
     if old is None:
         return entry
     least_generation = old.generation
-    if not _have_same_result(entry, old):
+    if not have_same_result(entry, old):
         least_generation = next_generation(old)
     if entry.generation >= least_generation:
         return entry
     return replace(entry, generation=least_generation)
 
 
-def _have_same_result(entry: Entry, old: Entry) -> bool:
+def have_same_result(entry: Entry, old: Entry) -> bool:
     """Whether two entries have the same result in a file: the choice, or the candidates, or the tuner's own bytes."""
     if entry.choice != old.choice or entry.native != old.native:
         return False

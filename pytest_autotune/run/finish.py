@@ -15,7 +15,7 @@ from operator import attrgetter
 
 from pytest_autotune.cache.diff import compare_caches
 from pytest_autotune.cache.index import EntryIndex
-from pytest_autotune.cache.merge import MergeResult, MergeRules, merge_run
+from pytest_autotune.cache.merge import MergeResult, MergeRules, have_same_result, merge_run
 from pytest_autotune.cache.model import Cache, Device, Entry, Identity, Problem
 from pytest_autotune.cache.ties import MeasuredEntry
 from pytest_autotune.run.lookup import Lookup, Outcome, Policy
@@ -107,6 +107,8 @@ def _keep_entries(settled: SettledRun, dump_cache: Cache) -> KeptEntries:
     used_entries += [rename.new_entry for rename in renames]
     used_entries = [entry for entry in used_entries if entry.identity not in dropped]
     if plan.writes:
+        entries_of_other_runs = _list_entries_of_other_runs(run.initial.dump_cache, dump_cache)
+        used_entries = _replace_same_identities(used_entries, entries_of_other_runs)
         used_entries += _list_entries_of_modes(settled, selected.current)
     rules = plan.build_rules(run.is_complete)
     merged = merge_run(base, collect_measurements(selected.current), used_entries, dropped, rules)
@@ -210,6 +212,31 @@ def _list_unanswered_entries(lookups: Sequence[Lookup], base: Cache) -> list[Ent
         if entry.identity in asked_identities and entry.identity not in answered_identities:
             entries.append(entry)
     return entries
+
+
+def _list_entries_of_other_runs(cache_before: Cache, cache_now: Cache) -> list[Entry]:
+    """Return the entries that other runs have written into the dump path since this run began.
+
+    Such a run has just tuned the problem. Its entry stays, unless this run has tuned the same identity. The merge must
+    not take it for an entry of older code.
+
+    :param cache_before: the content of the dump path when this run began.
+    :param cache_now: the content of the dump path now.
+    """
+    entries_before = {entry.identity: entry for entry in cache_before.entries}
+    entries_of_other_runs = []
+    for entry in cache_now.entries:
+        entry_before = entries_before.get(entry.identity)
+        if entry_before is None or not have_same_result(entry, entry_before):
+            entries_of_other_runs.append(entry)
+    return entries_of_other_runs
+
+
+def _replace_same_identities(entries: Sequence[Entry], replacements: Sequence[Entry]) -> list[Entry]:
+    """Return the replacements, and the entries whose identity no replacement has."""
+    replaced_identities = {entry.identity for entry in replacements}
+    kept_entries = [entry for entry in entries if entry.identity not in replaced_identities]
+    return [*kept_entries, *replacements]
 
 
 def _list_entries_of_modes(settled: SettledRun, lookups: Sequence[Lookup]) -> list[Entry]:
