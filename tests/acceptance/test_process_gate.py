@@ -432,6 +432,23 @@ def test_a_ci_retry_replaces_the_report_of_the_failed_attempt(gate: Gate) -> Non
     assert gate.judge("--expect=3", "--fail-on-unused") == 0
 
 
+def test_a_ci_retry_of_a_shard_that_an_environment_variable_selects(gate: Gate) -> None:
+    """The commands of the shards are equal. The folders of their reports stand only in ``PYTEST_ADDOPTS``."""
+    for attempt, shard in ((1, 1), (1, 2), (2, 2), (3, 1)):
+        addopts = f"--autotune-report=reports/{shard}/"
+        gate.suite.load("test_a.py", PYTEST_ADDOPTS=addopts, GITHUB_RUN_ID="7", GITHUB_RUN_ATTEMPT=str(attempt))
+
+    assert gate.judge("--expect=2") == 0, gate.lines
+
+
+def test_a_ci_retry_of_all_shards_may_have_folders_of_its_own(gate: Gate) -> None:
+    for attempt, shard in ((1, 1), (1, 2), (2, 1), (2, 2)):
+        addopts = f"--autotune-report=reports/{attempt}/{shard}/"
+        gate.suite.load("test_a.py", PYTEST_ADDOPTS=addopts, GITHUB_RUN_ID="7", GITHUB_RUN_ATTEMPT=str(attempt))
+
+    assert gate.judge("--expect=2") == 0, gate.lines
+
+
 def test_a_ci_retry_fails_the_gate_if_two_jobs_have_the_same_command(gate: Gate) -> None:
     """Shards that environment variables select have one command, so the gate cannot know which shard was repeated."""
     gate.run_parts("test_a.py", "test_a.py", GITHUB_RUN_ID="7", GITHUB_RUN_ATTEMPT="1")
