@@ -143,7 +143,7 @@ def test_a_dump_to_an_unusable_path_is_a_usage_error(bad: Suite, make: Callable[
     assert {path: path.read_bytes() for path in before} == before
 
 
-def test_a_dump_with_an_invalid_file_name_is_a_usage_error(bad: Suite) -> None:
+def test_a_dump_to_a_file_name_too_long_or_not_in_utf8_is_a_usage_error(bad: Suite) -> None:
     """The name is too long, in no real folder or not in UTF-8. The run ends before its first test."""
     for name, message in [
         ("x" * 300 + ".textproto", "*cannot be read: File name too long"),
@@ -184,7 +184,7 @@ def test_a_dump_that_tuned_nothing_writes_no_file(serial_suite: Suite, section, 
     assert not serial_suite.cache.exists()
 
 
-def test_in_a_dump_an_exception_whose_str_raises_fails_only_its_own_test(suite: Suite) -> None:
+def test_an_exception_whose_str_method_raises_fails_only_its_test_in_a_dump(suite: Suite) -> None:
     suite.write(
         test_bad="""
         class Wordless(Exception):
@@ -283,7 +283,7 @@ def test_an_invalid_option_of_the_plugin_is_a_usage_error(in_the_way: Suite, arg
 
 
 @pytest.mark.parametrize(("flag", "instead"), INI_ONLY_FLAGS)
-def test_an_ini_only_setting_used_as_an_option_is_a_usage_error(bad: Suite, flag: str, instead: str) -> None:
+def test_a_setting_that_only_the_ini_has_is_a_usage_error_as_an_option(bad: Suite, flag: str, instead: str) -> None:
     message = refused(bad, bad.run("--autotune-load=c.pb", flag))
 
     assert message == f"{flag.partition('=')[0]}: there is no such option ({instead})"
@@ -339,7 +339,7 @@ def test_pytest_markers_lists_the_autotune_cache_marker(serial_suite: Suite) -> 
     serial_suite.run("--markers").stdout.fnmatch_lines(["@pytest.mark.autotune_cache(load=PATH, enabled=True): *"])
 
 
-def test_empty_load_and_dump_options_switch_the_ini_paths_off(serial_suite: Suite) -> None:
+def test_empty_load_and_dump_options_cancel_the_paths_in_the_ini_file(serial_suite: Suite) -> None:
     serial_suite.write().pytester.makeini("[pytest]\nautotune_load = none.textproto\nautotune_dump = none/none.docx\n")
 
     result = serial_suite.run("--autotune-load=", "--autotune-dump=")
@@ -427,7 +427,7 @@ BROKEN = {
 }
 
 
-def test_an_unreadable_cache_that_a_marker_names_fails_only_that_test(suite: Suite) -> None:
+def test_an_unreadable_cache_that_a_marker_names_fails_only_the_marked_test(suite: Suite) -> None:
     tests = suite.folder / "tests"
     tests.mkdir()
     text = "import pytest\n"

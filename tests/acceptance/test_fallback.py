@@ -54,7 +54,7 @@ def test_on_miss_first_uses_the_first_candidate_for_a_miss_or_stale_entry(suite:
     assert loaded_suite.cache.read_bytes() == before
 
 
-def test_with_on_miss_nearest_a_miss_uses_the_choice_of_the_nearest_size(loaded_suite: Suite) -> None:
+def test_option_on_miss_nearest_uses_the_choice_of_the_nearest_size(loaded_suite: Suite) -> None:
     loaded_suite.write(test_op=OP.format(ms="20, 63", more="", wanted="('middle' if m == 63 else 'fast')"))
 
     report = loaded_suite.report("--autotune-load=cache.textproto", "--autotune-on-miss=nearest")
@@ -68,7 +68,7 @@ def test_with_on_miss_nearest_a_miss_uses_the_choice_of_the_nearest_size(loaded_
 
 
 @pytest.mark.parametrize("word", ["first", "nearest"])
-def test_the_gate_counts_a_problem_that_got_a_fallback_choice_as_a_miss(
+def test_with_option_on_miss_first_or_nearest_the_gate_still_counts_the_miss(
     loaded_suite: Suite, section, word: str
 ) -> None:
     loaded_suite.write(test_op=OP.format(ms="16, 20, 64", more="", wanted="tune('lib.op', M=m, times=times)"))
@@ -79,7 +79,7 @@ def test_the_gate_counts_a_problem_that_got_a_fallback_choice_as_a_miss(
     assert section(result)[-2].startswith("2 hits, 1 miss; 1 used a fallback choice")
 
 
-def test_on_miss_nearest_uses_the_first_candidate_if_no_entry_is_near(serial_suite: Suite) -> None:
+def test_with_option_on_miss_nearest_a_new_kernel_uses_its_first_candidate(serial_suite: Suite) -> None:
     serial_suite.write(test_op=OP.format(ms="16", more="", wanted="'fast'")).prepare_dump()
     serial_suite.write(test_new="def test_new(tune): assert tune('lib.new') == 'a'", test_op="")
 

@@ -129,7 +129,7 @@ def test_option_flush_l2_makes_a_small_kernel_measurably_slower(library: str) ->
 
 @pytest.mark.parametrize("library", ["torch", "cupy"])
 @pytest.mark.parametrize("flush_l2", [False, True])
-def test_a_slow_host_launch_is_not_part_of_the_kernels_time(library: str, flush_l2: bool) -> None:
+def test_a_slow_launch_by_the_host_does_not_count_as_time_of_the_kernel(library: str, flush_l2: bool) -> None:
     """The host takes 300 microseconds for a launch, and the measured time stays below 20 microseconds."""
     copy = copy_of(1024, library)
 

@@ -38,7 +38,9 @@ def test_a_gate_in_the_ini_without_a_loaded_cache_is_a_usage_error(serial_suite:
 
 
 @pytest.mark.parametrize("options", [["--autotune-load="], ["--autotune-dump=new.textproto"], ["--collect-only"]])
-def test_a_gate_in_the_ini_allows_an_empty_load_option(serial_suite: Suite, options: list[str]) -> None:
+def test_a_gate_set_in_the_ini_file_is_no_error_with_an_empty_load_option(
+    serial_suite: Suite, options: list[str]
+) -> None:
     """A dump and a run that only collects tests pass, too."""
     serial_suite.write().pytester.makeini("[pytest]\nautotune_max_misses = 0\nautotune_on_miss = error\n")
 
@@ -56,7 +58,7 @@ def test_a_gate_option_with_an_empty_load_option_is_a_usage_error(serial_suite: 
     result.stderr.fnmatch_lines([f"ERROR: {flag}: no cache is loaded, *"])
 
 
-def test_the_gate_counts_misses_of_caches_that_only_markers_load(suite: Suite) -> None:
+def test_the_gate_counts_misses_if_only_markers_load_a_cache(suite: Suite) -> None:
     suite.write().serial.prepare_dump()
     marker = 'import pytest\npytestmark = pytest.mark.autotune_cache(load="cache.textproto")\n'
     test = suite.folder / "test_lib.py"
@@ -70,13 +72,13 @@ def test_the_gate_counts_misses_of_caches_that_only_markers_load(suite: Suite) -
     )
 
 
-def test_a_gate_option_is_a_usage_error_if_the_fixture_loads_no_cache(serial_suite: Suite) -> None:
+def test_a_gate_option_is_a_usage_error_if_no_run_or_test_loads_a_cache(serial_suite: Suite) -> None:
     serial_suite.write(test_lib="def test_op(tune, autotune_cache): tune('lib.op')")
 
     assert serial_suite.run("--autotune-max-misses=0").ret == pytest.ExitCode.USAGE_ERROR
 
 
-def test_a_gate_fails_if_no_test_used_a_loaded_entry(serial_suite: Suite, section) -> None:
+def test_the_gate_fails_if_no_test_used_any_loaded_entry(serial_suite: Suite, section) -> None:
     serial_suite.write().prepare_dump()
     for test in serial_suite.folder.glob("test_*.py"):
         test.write_text("def test_nothing(): pass\n")
@@ -101,7 +103,7 @@ def skip_all(suite: Suite) -> None:
         test.write_text("import pytest\n@pytest.mark.skip\ndef test_gpu(): pass\ndef test_cpu(): pass\n")
 
 
-def test_with_on_miss_error_a_run_of_only_skipped_tests_fails(serial_suite: Suite) -> None:
+def test_with_option_on_miss_error_a_run_of_only_skipped_tests_fails(serial_suite: Suite) -> None:
     """The same holds for --autotune-on-stale=error. A part of the suite passes."""
     serial_suite.write().prepare_dump()
     skip_all(serial_suite)
@@ -112,7 +114,7 @@ def test_with_on_miss_error_a_run_of_only_skipped_tests_fails(serial_suite: Suit
     assert serial_suite.load().ret == 0, "without a gate"
 
 
-def test_a_run_with_setup_only_passes_the_gates_without_any_hit(serial_suite: Suite) -> None:
+def test_a_run_with_the_option_setup_only_passes_the_gates_without_any_hit(serial_suite: Suite) -> None:
     serial_suite.write().prepare_dump()
 
     result = serial_suite.load("--autotune-max-misses=0", "--autotune-fail-on-unused", "--setup-only")
@@ -135,7 +137,7 @@ def test_cpu(n): pass
 
 
 @pytest.mark.parametrize("gate", GATES)
-def test_a_gate_without_any_kernel_call_is_skipped_in_all_reports(suite: Suite, section, gate: str) -> None:
+def test_reports_show_the_gate_as_skipped_if_no_test_called_a_kernel(suite: Suite, section, gate: str) -> None:
     suite.write().serial.prepare_dump()
     (suite.folder / "test_cpu.py").write_text(NO_KERNEL)
     reports = [f"--autotune-report=r.{kind}" for kind in ("json", "html", "md")]
@@ -247,7 +249,7 @@ def test_the_gate_fails_if_all_selected_tests_are_xfail_with_run_false(serial_su
     )
 
 
-def test_the_gate_passes_tests_without_kernels_unless_all_skip(suite: Suite) -> None:
+def test_the_gate_passes_tests_that_call_no_kernel_unless_all_are_skipped(suite: Suite) -> None:
     suite.write().serial.prepare_dump()
     (suite.folder / "test_cpu.py").write_text(NO_KERNEL)
 
@@ -260,7 +262,7 @@ def test_the_gate_passes_tests_without_kernels_unless_all_skip(suite: Suite) -> 
 
 
 @pytest.mark.parametrize("spelt", ["--autotune-tuners=xla", "autotune_tuners (ini)"])
-def test_the_gate_fails_if_an_option_excludes_the_tuner_of_loaded_entries(serial_suite: Suite, spelt: str) -> None:
+def test_the_gate_fails_if_an_option_turns_off_the_tuner_of_loaded_entries(serial_suite: Suite, spelt: str) -> None:
     """Entries of the tuner are loaded, and the command line or the ini file leaves the tuner out."""
     serial_suite.write().prepare_dump()
     serial_suite.pytester.makeini(f"[pytest]\nautotune_tuners = {'xla' if 'ini' in spelt else 'toy'}\n")
@@ -273,7 +275,7 @@ def test_the_gate_fails_if_an_option_excludes_the_tuner_of_loaded_entries(serial
 
 
 @pytest.mark.parametrize("gate", [*GATES, "--autotune-fail-on-unused"])
-def test_the_gate_fails_if_no_adapter_for_loaded_entries_is_installed(serial_suite: Suite, gate: str) -> None:
+def test_the_gate_fails_if_the_adapter_for_loaded_entries_is_not_installed(serial_suite: Suite, gate: str) -> None:
     """The gate also fails if --autotune-tuners leaves the tuner out. With autotune_ignore the gate passes."""
     serial_suite.write().prepare_dump()
     for tuner in ("gone", "xla"):
@@ -298,7 +300,7 @@ def test_the_gate_fails_if_no_adapter_for_loaded_entries_is_installed(serial_sui
     assert serial_suite.load(*both, *ignoring, "--autotune-tuners=toy", gate).ret == 0
 
 
-def test_the_failed_gate_names_autotune_ignore_as_a_reason_for_no_hits(serial_suite: Suite) -> None:
+def test_if_autotune_ignore_prevents_all_hits_the_failed_gate_names_it(serial_suite: Suite) -> None:
     serial_suite.write().prepare_dump()
     serial_suite.pytester.makeini("[pytest]\nautotune_ignore = toy:lib.m*\n")
     (serial_suite.folder / "test_lib.py").write_text("def test_matmul(tune): tune('lib.matmul', M=16, N=8)\n")
@@ -309,7 +311,7 @@ def test_the_failed_gate_names_autotune_ignore_as_a_reason_for_no_hits(serial_su
     result.stdout.fnmatch_lines([f"!* {message} !*"])
 
 
-def test_the_failed_gate_names_enabled_false_as_a_reason_for_no_hits(serial_suite: Suite) -> None:
+def test_if_a_marker_with_enabled_false_prevents_all_hits_the_gate_names_it(serial_suite: Suite) -> None:
     serial_suite.write().prepare_dump()
     mark = "import pytest\npytestmark = pytest.mark.autotune_cache(enabled=False)\n"
     test = f"{mark}def test_matmul(tune): tune('lib.matmul', M=16, N=8)\n"
@@ -321,7 +323,7 @@ def test_the_failed_gate_names_enabled_false_as_a_reason_for_no_hits(serial_suit
     result.stdout.fnmatch_lines([f"!* {message} !*"])
 
 
-def test_the_gate_fails_if_hits_come_only_from_the_cache_of_a_marker(serial_suite: Suite, section) -> None:
+def test_the_gate_fails_if_hits_come_only_from_a_cache_that_a_marker_names(serial_suite: Suite, section) -> None:
     serial_suite.write().prepare_dump()
     skip_all(serial_suite)
     of_test = "format_version: 1\n"
@@ -342,7 +344,7 @@ def test_the_gate_fails_if_hits_come_only_from_the_cache_of_a_marker(serial_suit
     assert serial_suite.load("--autotune-max-misses=0").ret == pytest.ExitCode.TESTS_FAILED, "nothing came of it"
 
 
-def test_a_percentage_limit_counts_only_problems_that_could_hit_a_cache(serial_suite: Suite) -> None:
+def test_a_miss_limit_in_percent_ignores_problems_of_tests_without_a_cache(serial_suite: Suite) -> None:
     tune_call = "autotune_cache.tune('a', key={'n': 1}, space=[1, 2], run=str, version=1)"
     marker = "@pytest.mark.autotune_cache(load='own.textproto')\n"
     lines = (

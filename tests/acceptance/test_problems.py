@@ -24,7 +24,7 @@ def write(suite: Suite, *asked: tuple[str, dict[str, Any]]) -> Suite:
     return suite
 
 
-def test_problems_used_in_production_but_by_no_test_are_listed(suite: Suite, section: Any) -> None:
+def test_problems_that_production_used_but_no_test_covers_are_listed(suite: Suite, section: Any) -> None:
     """The most frequent problem comes first. Each row names the test with the nearest problem."""
     write(
         suite,
@@ -69,7 +69,7 @@ def test_the_summary_says_if_tests_cover_all_problems_used_in_production(serial_
     )
 
 
-def test_a_cut_off_line_in_a_log_of_production_misses_is_skipped(serial_suite: Suite, section: Any) -> None:
+def test_a_truncated_line_in_the_log_of_production_misses_is_skipped(serial_suite: Suite, section: Any) -> None:
     suite = write(serial_suite, ("lib.matmul", {"M": 16, "N": 8}))
     file = suite.folder / "misses.jsonl"
     whole = file.read_text()

@@ -44,14 +44,14 @@ def test_the_first_minute_of_the_readme_works_with_the_built_wheel(tmp_path: Pat
     assert "the README's first minute ran" in printed
 
 
-def test_a_release_build_for_a_tag_of_another_version_fails(tmp_path: Path) -> None:
+def test_a_release_build_fails_if_the_git_tag_is_not_its_version(tmp_path: Path) -> None:
     printed = run(".ci/build", tmp_path / "dist", status=1, GITHUB_REF_TYPE="tag", GITHUB_REF_NAME="v999.0")
 
     assert printed.startswith("tag v999.0: the version in pytest_autotune/__init__.py is ")
     assert not (tmp_path / "dist").exists()
 
 
-def test_a_release_gets_the_dated_changelog_section_as_notes(tmp_path: Path) -> None:
+def test_the_notes_of_a_release_are_its_dated_section_of_the_changelog(tmp_path: Path) -> None:
     """Only a section with a date is one of a release. ``gh`` is a script that prints its arguments."""
     shutil.copytree(REPOSITORY / ".ci", tmp_path / ".ci")
     changelog = "# Changelog\n\n## [0.2.0] - unreleased\n\n- New.\n\n## [0.1.0] - 2026-12-01\n\n- Old.\n"

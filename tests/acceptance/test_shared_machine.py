@@ -56,7 +56,7 @@ def as_user(suite: Suite, **files: str) -> None:
         ("a dangling link", "is not a folder"),
     ],
 )
-def test_a_run_that_cannot_use_the_lock_folder_passes_with_one_line(
+def test_a_run_that_cannot_use_its_lock_folder_passes_and_says_so_once(
     suite: Suite, section, place: Path, obstacle: str, message: str
 ) -> None:
     """The folder belongs to another user, or is a file or a dangling link. Both runs pass and dump as usual."""
@@ -91,7 +91,7 @@ def test_it(tune):
 """
 
 
-def test_tunings_of_a_killed_run_go_to_no_other_project(serial_suite: Suite, place: Path) -> None:
+def test_tunings_of_a_killed_run_do_not_get_into_another_project_at_its_path(serial_suite: Suite, place: Path) -> None:
     """Both projects had the same path, one after the other, and both runs were killed."""
     suite = serial_suite
     options = ["-p", "no:cacheprovider", "--autotune-dump=cache.textproto"]

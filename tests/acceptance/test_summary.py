@@ -62,7 +62,7 @@ def test_a_quiet_run_shows_the_counts_and_the_update_command(outdated: Suite, se
     assert lines[:2] == ["1 hit, 12 misses, 12 stale; 24 tuned", f"{UPDATE} to update the cache."]
 
 
-def test_a_quiet_run_shows_written_entries_and_a_refused_prune(serial_suite: Suite, section) -> None:
+def test_a_quiet_run_says_what_it_wrote_and_that_it_refused_to_prune(serial_suite: Suite, section) -> None:
     serial_suite.write()
 
     assert section(serial_suite.dump("-q"))[:-1] == ["4 entries written to cache.textproto: 4 added"]
@@ -84,7 +84,7 @@ def test_a_very_quiet_run_hides_misses_and_the_update_command(outdated: Suite, s
         ["--cache-show"], ["--markers"], ["--help"], ["--version"],
     ],
 )  # fmt: skip
-def test_a_pytest_option_that_runs_no_test_gives_no_summary_and_no_file(
+def test_a_run_with_an_option_such_as_collect_only_writes_no_file_or_summary(
     serial_suite: Suite, section, args: list[str]
 ) -> None:
     """Options such as --collect-only run no test. Such a run writes no file and has no gate."""

@@ -109,7 +109,7 @@ def test_a_tuning_that_raises_an_error_is_not_saved_and_passes_the_gate(
     ]
 
 
-def test_an_unsaved_tuning_is_listed_even_if_the_problem_has_an_entry(serial_suite: Suite, section) -> None:
+def test_a_tuning_that_is_not_saved_is_listed_even_if_an_entry_exists(serial_suite: Suite, section) -> None:
     both = RAISES.format(m=1).replace('"lib.bad"', "\"lib.op\", M=1, source='other'")
 
     dumped = serial_suite.write(test_lib=both).dump()
@@ -137,7 +137,7 @@ def test_a_tuning_that_fails_once_and_then_works_is_saved(serial_suite: Suite) -
     assert (report["counts"]["tuned"], report["counts"]["unrecorded"]) == (2, 0)
 
 
-def test_the_summary_of_updates_and_quiet_runs_counts_unsaved_tunings(serial_suite: Suite, section) -> None:
+def test_updates_and_quiet_runs_count_the_tunings_that_were_not_saved(serial_suite: Suite, section) -> None:
     serial_suite.write(test_lib="def test_op(tune): tune('lib.op', M=1)").prepare_dump()
     serial_suite.write(test_lib=RAISES.format(m=1))
 
@@ -199,7 +199,7 @@ def test_a_problem_without_a_usable_candidate_counts_as_tuned(serial_suite: Suit
     assert (report["counts"]["tuned"], report["counts"]["failed"]) == (2, 0)
 
 
-def test_no_entry_is_reported_unused_after_an_error_in_the_adapter(serial_suite: Suite) -> None:
+def test_after_an_error_in_the_adapter_no_entry_is_reported_as_unused(serial_suite: Suite) -> None:
     """The failed call may have used any of the tuner's entries."""
     serial_suite.write(test_lib="def test(tune): tune('lib.op', M=1); tune('lib.op', M=2)").prepare_dump()
     serial_suite.write(test_lib="def test(tune): tune('lib.op', M=1); tune('lib.op', M=object())")
@@ -245,7 +245,7 @@ def test_an_update_replaces_a_loaded_choice_that_no_longer_compiles(serial_suite
     assert [row["outcome"] for row in report["lookups"]] == ["hit", "hit"]
 
 
-def test_with_keep_candidates_a_dump_adds_candidates_to_old_entries(serial_suite: Suite) -> None:
+def test_the_setting_keep_candidates_adds_candidates_to_entries_of_old_dumps(serial_suite: Suite) -> None:
     serial_suite.write().prepare_dump()
     before = serial_suite.cache.read_text()
 

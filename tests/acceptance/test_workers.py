@@ -117,7 +117,7 @@ def test_workers_on_different_gpus_measure_at_the_same_time(suite: Suite) -> Non
     assert _overlaps(suite.log) > 0
 
 
-def test_after_autotune_wait_timeout_a_worker_tunes_by_itself(suite: Suite) -> None:
+def test_a_worker_tunes_a_problem_itself_after_autotune_wait_timeout_seconds(suite: Suite) -> None:
     """The option autotune_wait_timeout bounds the wait. Then the other worker tunes by itself."""
     stopped = """
         import os, signal, pytest, time
@@ -240,7 +240,7 @@ def pytest_configure(config):
     assert suite.load("--autotune-dump=out.textproto").ret == 0
 
 
-def test_option_autotune_spread_gpus_gives_each_worker_one_gpu_in_turn(suite: Suite) -> None:
+def test_the_setting_autotune_spread_gpus_assigns_gpus_to_workers_in_turn(suite: Suite) -> None:
     seen = "import os, pytest\n@pytest.mark.parametrize('i', range(9))\ndef test_env(i):\n    name = os.environ"
     seen += "['PYTEST_XDIST_WORKER']\n    open('gpu-' + name, 'w').write(os.environ['CUDA_VISIBLE_DEVICES'])\n"
     suite.write(test_env=seen)
@@ -251,7 +251,7 @@ def test_option_autotune_spread_gpus_gives_each_worker_one_gpu_in_turn(suite: Su
     assert [(suite.folder / f"gpu-gw{i}").read_text() for i in range(3)] == ["4", "6", "4"]
 
 
-def test_autotune_spread_gpus_without_a_gpu_is_a_usage_error(suite: Suite) -> None:
+def test_the_setting_autotune_spread_gpus_is_a_usage_error_without_a_gpu(suite: Suite) -> None:
     result = suite.write().run("-oautotune_spread_gpus=true", CUDA_VISIBLE_DEVICES="")
 
     assert result.ret == pytest.ExitCode.USAGE_ERROR

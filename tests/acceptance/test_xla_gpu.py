@@ -113,7 +113,7 @@ def test_four_workers_dump_the_same_xla_keys_as_one_process(folder: Path) -> Non
     assert keys(folder / "sharded.textproto") == keys(folder / "cache.textproto")
 
 
-def test_a_dump_in_the_legacy_xla_format_loads_with_hits_only(folder: Path) -> None:
+def test_a_dump_in_the_old_cache_format_of_xla_loads_with_hits_only(folder: Path) -> None:
     flag = "--xla_gpu_use_new_autotune_cache_format=false"
     run(folder, "--autotune-dump=legacy.textproto", flags=flag)
 
