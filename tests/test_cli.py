@@ -147,7 +147,7 @@ def test_show_command_adds_source_hashes_if_a_problem_has_two_entries(run: Run) 
     ]
 
 
-def test_show_command_with_summary_prints_a_row_per_kernel_and_device(run: Run) -> None:
+def test_show_command_with_option_summary_has_a_row_per_kernel_and_device(run: Run) -> None:
     write("a.textproto", entry(1), entry(2), entry(device=A100))
 
     rows = [re.sub(" {2,}", " | ", line) for line in run("show", "--summary", "a.textproto")[1]]
@@ -216,7 +216,7 @@ def test_diff_command_names_the_functions_whose_source_changed(run: Run) -> None
     assert "(relu)" in "\n".join(run("diff", "old.textproto", "new.textproto")[1])
 
 
-def test_diff_command_with_option_exit_code_exits_with_1_for_changes(run: Run) -> None:
+def test_diff_command_with_the_option_exit_code_exits_with_1_if_files_differ(run: Run) -> None:
     write("old.textproto", entry())
     write("new.textproto", entry(block=64))
 
@@ -225,7 +225,7 @@ def test_diff_command_with_option_exit_code_exits_with_1_for_changes(run: Run) -
     assert run("diff", "--exit-code", "old.textproto", "old.textproto")[0] == 0
 
 
-def test_diff_command_has_one_row_for_entries_with_only_new_versions(run: Run) -> None:
+def test_diff_command_prints_one_row_for_entries_that_differ_only_in_version(run: Run) -> None:
     of = {
         version: [replace(entry(m), versions=Versions.parse(f"triton {version}")) for m in range(58)]
         for version in "34"
@@ -298,7 +298,7 @@ def test_merge_command_keeps_both_entries_if_their_kernel_sources_differ(run: Ru
     assert lines[-1] == "  (pytest --autotune-update=prune drops the entries of code that is gone)"
 
 
-def test_merge_command_counts_problems_it_removed_from_the_old_output(run: Run) -> None:
+def test_merge_command_counts_problems_that_only_the_overwritten_output_had(run: Run) -> None:
     write("1.pb", entry(1, source="new"))
     write("out.textproto", entry(1), entry(1, device=A100))
 
@@ -324,7 +324,7 @@ def test_merge_command_lists_the_kept_and_the_dropped_entry_of_a_conflict(run: R
     assert entries_of("out.textproto") == {entry(block=64)}
 
 
-def test_merge_command_with_a_base_file_drops_an_entry_one_side_removed(run: Run) -> None:
+def test_merge_command_with_option_base_drops_an_entry_that_one_side_removed(run: Run) -> None:
     write("base.textproto", entry(1), entry(2))
     write("1.textproto", entry(1))
     write("2.textproto", entry(1), entry(2), entry(3))
@@ -381,7 +381,7 @@ def blocks(path: str) -> tuple[str, list[str]]:
     return head, entries
 
 
-def test_check_command_reports_a_wrong_layout_and_option_fix_corrects_it(run: Run) -> None:
+def test_check_command_reports_a_wrong_layout_which_option_fix_corrects(run: Run) -> None:
     """The message has the line where the file differs from the plugin's own form.
 
     With --fix the file is written again.
@@ -403,7 +403,7 @@ def test_check_command_reports_a_wrong_layout_and_option_fix_corrects_it(run: Ru
         assert Path("a.textproto").read_text() == before
 
 
-def test_check_command_with_option_fix_keeps_entries_of_a_dump_meanwhile(
+def test_check_command_with_option_fix_keeps_an_entry_that_a_dump_just_added(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write("a.textproto", entry(1), entry(2))
@@ -422,7 +422,7 @@ def test_check_command_with_option_fix_keeps_entries_of_a_dump_meanwhile(
 
 
 @pytest.mark.parametrize("output", ["a.textproto", "./a.textproto", "link.textproto"])
-def test_merge_command_keeps_the_entry_that_a_simultaneous_dump_writes(
+def test_merge_command_keeps_an_entry_that_a_dump_writes_at_the_same_time(
     run: Run, monkeypatch: pytest.MonkeyPatch, output: str
 ) -> None:
     """The dump writes into the output after the merge has read its inputs, of which the output is one."""
@@ -505,7 +505,7 @@ def report(
     Path(path).write_text(to_json(result))
 
 
-def test_prune_command_drops_entries_that_no_given_report_used(run: Run) -> None:
+def test_prune_command_drops_entries_that_none_of_the_reports_used(run: Run) -> None:
     write("a.textproto", entry(1), entry(2), entry(3), entry(True))
     report("1.json", [entry(3)], [entry(1), entry(2)])
     report("2.json", [entry(2), entry(3)], [entry(1)])
@@ -531,7 +531,7 @@ def test_prune_command_keeps_entries_that_at_least_one_report_used(run: Run) -> 
     assert entries_of("a.textproto") == {entry(1)}
 
 
-def test_prune_command_keeps_an_entry_that_only_resembles_an_unused_entry(run: Run) -> None:
+def test_prune_command_keeps_an_entry_that_only_looks_like_an_unused_one(run: Run) -> None:
     """In the words of a report, the text "fp16" and the dtype are equal, and so are devices with one id."""
     text = entry(1)
     text = replace(text, problem=replace(text.problem, key=(Value("M", 1), Value("a.dtype", "fp16"))))
@@ -582,7 +582,7 @@ def test_prune_command_refuses_the_report_of_an_incomplete_run(run: Run) -> None
     assert entries_of("a.textproto") == {entry(1)}
 
 
-def test_prune_command_with_option_together_drops_entries_no_shard_used(run: Run) -> None:
+def test_prune_command_with_option_together_drops_entries_that_no_shard_used(run: Run) -> None:
     """With --together, prune drops an entry that no shard used. It keeps the kernels that no shard looked up."""
     other = entry(kernel="lib.mul")
     write("a.textproto", entry(1), entry(2), entry(3), other, entry(3, device=A100))
@@ -598,7 +598,7 @@ def test_prune_command_with_option_together_drops_entries_no_shard_used(run: Run
 
 
 @pytest.mark.parametrize("not_passed", ["t::a was skipped", "t::a failed"])
-def test_prune_command_keeps_all_entries_if_tests_of_a_shard_did_not_pass(run: Run, not_passed: str) -> None:
+def test_prune_command_keeps_all_entries_if_a_test_of_a_shard_did_not_pass(run: Run, not_passed: str) -> None:
     """A shard that lost its GPU skips its tests, which need entries that no other shard asks for."""
     write("a.textproto", entry(1), entry(2))
     report("1.json", [entry(1)], incomplete="-k selects tests")
@@ -614,7 +614,7 @@ def test_prune_command_keeps_all_entries_if_tests_of_a_shard_did_not_pass(run: R
     assert entries_of("a.textproto") == ({entry(1)} if is_allowed else {entry(1), entry(2)})
 
 
-def test_prune_command_keeps_entries_that_the_run_of_a_shard_did_not_load(run: Run) -> None:
+def test_prune_command_keeps_an_entry_that_the_reported_run_had_not_loaded(run: Run) -> None:
     """Such an entry is newer than the shard's report. A shard that loaded another cache does not count."""
     write("a.textproto", entry(1), entry(2), entry(3))
     report("1.json", [entry(1)], incomplete="-k selects tests", loaded=[entry(1), entry(2)])
@@ -648,7 +648,7 @@ def test_prune_command_keeps_entries_that_the_run_of_a_shard_did_not_load(run: R
         ("main.textproto", True, 0),
     ],
 )
-def test_prune_command_ignores_a_report_only_if_its_run_needs_no_entry(
+def test_prune_command_ignores_a_report_only_if_its_run_cannot_need_the_file(
     run: Run, loaded_path: str, asks_for_kernel: bool, dropped: int
 ) -> None:
     """A shard that asks for a kernel of the file may have loaded the file for a single test."""
@@ -799,7 +799,7 @@ def test_the_pre_commit_hook_matches_cache_files_but_no_report_files() -> None:
     assert [path for path in [*caches, *other_files] if re.search(hook["files"], path)] == caches
 
 
-def test_convert_command_refuses_to_overwrite_a_file_with_other_problems(run: Run) -> None:
+def test_convert_command_refuses_to_overwrite_problems_that_the_input_lacks(run: Run) -> None:
     write("a.textproto", entry(1))
     write("b.textproto", entry(2))
 
@@ -810,7 +810,7 @@ def test_convert_command_refuses_to_overwrite_a_file_with_other_problems(run: Ru
     assert entries_of("b.textproto") == {entry(2)}
 
 
-def test_convert_command_refuses_to_overwrite_entries_of_another_source(run: Run) -> None:
+def test_convert_command_refuses_to_overwrite_entries_of_older_source_code(run: Run) -> None:
     write("a.textproto", entry(1, source="new"))
     write("b.textproto", entry(1, source="old"), entry(1, source="new", block=64))
 
@@ -867,5 +867,5 @@ def test_check_command_with_option_fix_fails_if_it_cannot_lock_the_cache(run: Ru
 @pytest.mark.parametrize(
     ("text", "other", "number"), [("a\nb", "a\nc", 2), ("a", "a\nb", 2), ("a\nb\n", "a\n", 2), ("", "a", 1)]
 )
-def test_the_first_different_line_is_found_even_if_one_text_is_longer(text: str, other: str, number: int) -> None:
+def test_the_first_differing_line_of_two_texts_may_be_past_the_end_of_one(text: str, other: str, number: int) -> None:
     assert find_first_difference(text, other) == find_first_difference(other, text) == number

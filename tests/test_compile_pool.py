@@ -15,7 +15,7 @@ WAIT_S = 30.0
 
 
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
-def test_an_error_in_a_compile_pools_with_block_drops_the_waiting_jobs(error: type[BaseException]) -> None:
+def test_after_an_error_in_its_with_block_a_compile_pool_drops_waiting_jobs(error: type[BaseException]) -> None:
     compiled: list[int] = []
     begun, go_on = threading.Event(), threading.Event()
     pool = CompilePool(1)
@@ -40,7 +40,7 @@ def test_an_error_in_a_compile_pools_with_block_drops_the_waiting_jobs(error: ty
     assert compiled == []
 
 
-def test_leaving_a_compile_pools_with_block_waits_for_all_jobs() -> None:
+def test_at_the_end_of_its_with_block_a_compile_pool_waits_for_all_jobs() -> None:
     compiled: list[int] = []
     with CompilePool(2) as pool:
         for number in range(5):

@@ -99,7 +99,7 @@ def test_an_entry_lists_the_compiled_specializations_of_its_choice(process: Proc
     assert texts == {"n=64": ("*fp16:16 *fp16:16 i32:16 fp32 _ =true",)}
 
 
-def test_an_entry_lists_no_compiled_specialization_of_other_candidates(process: Process) -> None:
+def test_an_entry_lists_no_specialization_of_candidates_it_did_not_choose(process: Process) -> None:
     texts = compiled(process([call(), call(), call(), call(64, 1)]))
 
     assert texts == {"n=64": ("*fp16 *fp16:16 i32:16 fp32 _ =true", "*fp16:16 *fp16:16 i32:16 fp32 _ =true")}
@@ -121,7 +121,7 @@ def test_a_hit_with_a_new_alignment_adds_a_specialization_to_the_entry(process: 
     assert len(compiled(again, dump_entries=entries)["n=64"]) == 2
 
 
-def test_compiled_specializations_are_recorded_after_an_unrecorded_tuning(
+def test_specializations_are_still_recorded_after_a_tuning_that_is_not_saved(
     process: Process, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The autotuner compiles the candidates of an earlier key again, for another alignment."""

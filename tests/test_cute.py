@@ -61,7 +61,7 @@ def test_a_cute_config_that_does_not_compile_is_recorded_as_failed(dumped: Path)
         assert [candidate["failed"] for candidate in failed] == ["ValueError: V must be a power of two"] * 2
 
 
-def test_after_an_edit_of_a_cute_kernel_the_stale_row_names_the_kernel(suite: AdapterSuite) -> None:
+def test_after_an_edit_a_stale_cute_row_names_the_kernel_that_was_edited(suite: AdapterSuite) -> None:
     suite.edit("scale_kernels.py", "cutlass.Float32(2.0)", "cutlass.Float32(3.0)")
     loaded = suite.report("test_kernels.py", f"--autotune-load={CACHE}")
 
@@ -88,7 +88,7 @@ def test_twice():
 """
 
 
-def test_an_explicit_cute_constexpr_value_is_in_the_problem_key(suite: AdapterSuite) -> None:
+def test_a_cute_constexpr_value_that_a_call_passes_is_in_the_problem_key(suite: AdapterSuite) -> None:
     """Each value of the constexpr is tuned once."""
     (suite.folder / "test_explicit.py").write_text(EXPLICIT)
     report = suite.report("test_explicit.py", "--autotune-dump=explicit.textproto")
@@ -121,7 +121,7 @@ def test_each():
 """
 
 
-def test_a_cute_argument_of_another_dtype_or_class_is_another_problem(suite: AdapterSuite) -> None:
+def test_a_cute_call_with_another_dtype_or_class_is_a_different_problem(suite: AdapterSuite) -> None:
     """No kernel is launched for a call with another class, or with a tensor in place of None."""
     (suite.folder / "test_compiled_in.py").write_text(COMPILED_IN)
     report = suite.report("test_compiled_in.py", "--autotune-dump=compiled.textproto")
@@ -158,7 +158,7 @@ def test_two_objects():
 """
 
 
-def test_a_method_as_a_tuned_cute_kernel_is_uncacheable(suite: AdapterSuite) -> None:
+def test_a_method_tuned_as_a_cute_kernel_is_uncacheable(suite: AdapterSuite) -> None:
     (suite.folder / "test_method.py").write_text(METHOD)
     report = suite.report("test_method.py", "--autotune-dump=method.textproto")
 
@@ -199,7 +199,7 @@ def test_library():
 """
 
 
-def test_cute_tuners_that_a_conftest_imported_early_are_still_patched(suite: AdapterSuite) -> None:
+def test_cute_tuners_imported_early_by_a_conftest_are_still_patched(suite: AdapterSuite) -> None:
     for file, text in {"conftest.py": "import host, library\n", "library.py": LIBRARY, "test_user.py": USER}.items():
         (suite.folder / file).write_text(text)
     report = suite.report("test_user.py", "--autotune-dump=user.textproto")
@@ -209,7 +209,7 @@ def test_cute_tuners_that_a_conftest_imported_early_are_still_patched(suite: Ada
 
 
 @pytest.mark.skipif(IS_REAL, reason="edits the stand-in")
-def test_a_cute_library_with_a_changed_signature_tunes_without_the_plugin(suite: AdapterSuite) -> None:
+def test_a_cute_version_with_a_changed_signature_tunes_without_the_plugin(suite: AdapterSuite) -> None:
     path = suite.library / "cutlass/testing.py"
     path.write_text(
         path.read_text().replace("    stream: Any = None,\n)", "    stream: Any = None,\n    prune: Any = None,\n)")
@@ -315,7 +315,7 @@ def test_hostile(place, name, index):
 """
 
 
-def test_different_arguments_of_a_cute_builder_get_separate_entries(suite: AdapterSuite) -> None:
+def test_each_argument_value_of_a_cute_kernel_builder_gets_its_own_entry(suite: AdapterSuite) -> None:
     """A keyword of the call or of a partial is the same argument. A partial has its own names for arguments."""
     (suite.folder / "test_hostile.py").write_text(HOSTILE)
     report = suite.report("test_hostile.py", "--autotune-dump=hostile.textproto")
@@ -345,7 +345,7 @@ def test_keywords():
 """
 
 
-def test_extra_keywords_of_a_cute_kernel_builder_are_in_the_problem_key(suite: AdapterSuite) -> None:
+def test_further_arguments_of_a_cute_kernel_builder_are_in_the_problem_key(suite: AdapterSuite) -> None:
     """Each further argument and keyword is a value of the key, except for the tuned keywords."""
     (suite.folder / "test_keywords.py").write_text(KEYWORDS)
     report = suite.report("test_keywords.py", "--autotune-dump=keywords.textproto")
@@ -380,7 +380,7 @@ def test_half(): launch(cutlass.Float16)
 
 
 @pytest.mark.skipif(IS_REAL, reason="uses tensors of the stand-in")
-def test_dtypes_of_tensors_in_a_list_for_cute_are_in_the_problem_key(suite: AdapterSuite) -> None:
+def test_the_dtypes_of_cute_tensors_inside_a_list_are_in_the_problem_key(suite: AdapterSuite) -> None:
     """CuTe looks at no dtype, so each dtype runs in a process of its own."""
     (suite.folder / "test_list.py").write_text(TENSOR_LIST)
     dtypes = []
@@ -482,7 +482,7 @@ def test_wrong_call():
 """
 
 
-def test_a_wrong_call_of_a_cute_kernel_builder_is_uncacheable_no_crash(suite: AdapterSuite) -> None:
+def test_calling_a_cute_builder_with_too_many_arguments_is_uncacheable(suite: AdapterSuite) -> None:
     (suite.folder / "test_wrong.py").write_text(WRONG_CALL)
     report = suite.report("test_wrong.py", "--autotune-dump=wrong.textproto")
 
@@ -517,7 +517,7 @@ def test_enum():
 """
 
 
-def test_changing_the_value_of_an_enum_in_a_cute_key_makes_entries_stale(suite: AdapterSuite) -> None:
+def test_changing_an_enum_value_in_a_cute_key_makes_its_entries_stale(suite: AdapterSuite) -> None:
     """The key has the name of the member, and the fingerprint has its class."""
     (suite.folder / "test_enum.py").write_text(ENUM)
     assert counts_of(suite.report("test_enum.py", "--autotune-dump=enum.textproto")) == {"tuned": 2}

@@ -64,7 +64,7 @@ def test_with_two_gpus_the_device_of_a_problem_is_the_current_gpu(torch) -> None
     assert device.current_gpu() == Device("NVIDIA A100-SXM4-80GB", "sm_80", 108)
 
 
-def test_the_architecture_of_an_amd_gpu_has_no_feature_suffixes(torch) -> None:
+def test_the_architecture_of_an_amd_gpu_is_given_without_feature_suffixes(torch) -> None:
     torch(Cuda(nvidia("AMD Instinct MI300X", gcnArchName="gfx942:sramecc+:xnack-", multi_processor_count=304)))
 
     assert device.current_gpu() == Device("AMD Instinct MI300X", "gfx942", 304)
@@ -130,7 +130,7 @@ def test_visible_gpus_come_from_cuda_visible_devices_or_nvidia_smi(monkeypatch, 
     assert visible_nvidia_gpus() == expected
 
 
-def test_a_cpu_device_limited_to_one_thread_keeps_its_architecture() -> None:
+def test_a_cpu_with_only_one_usable_thread_keeps_its_architecture_name() -> None:
     assert device.cpu(1).multiprocessors == 1
     assert device.cpu(1).arch == device.cpu().arch
 
@@ -160,7 +160,7 @@ def test_a_device_is_shown_with_architecture_and_core_count(device_to_show: Devi
         Device("cuda", ""),
     ],
 )
-def test_option_device_alias_accepts_the_short_and_the_full_device_name(shown: Device) -> None:
+def test_the_option_device_alias_accepts_a_gpu_by_short_and_by_full_name(shown: Device) -> None:
     option = next(option for option in OPTIONS if option.name == "device_alias")
 
     for text in (shown.name, str(shown)):

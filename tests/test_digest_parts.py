@@ -128,7 +128,7 @@ SOURCE, SEARCH = source(relu="a"), search(*blocks(1))
 
 
 @pytest.mark.parametrize("name", ["c.textproto", "c.pb", "c.yaml", "c.json", "c/"])
-def test_a_cache_file_stores_a_source_hash_that_entries_share_only_once(tmp_path: Path, name: str) -> None:
+def test_a_source_hash_that_entries_share_is_stored_once_in_a_cache_file(tmp_path: Path, name: str) -> None:
     path = Location.parse(f"{tmp_path}/{name}", tmp_path)
 
     update_store(

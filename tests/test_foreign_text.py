@@ -56,7 +56,7 @@ def test_control_characters_and_ci_commands_in_a_text_are_escaped(text, shown):
     assert to_one_line(shown) == shown
 
 
-def test_a_cache_error_with_hostile_text_is_one_short_plain_line():
+def test_the_message_of_a_cache_error_with_hostile_text_is_one_short_line():
     check_plain(str(CacheError(HOSTILE, HOSTILE, HOSTILE)))
     line = str(CacheError("/a/long/path" * 100, "x" * 10**6, "do this"))
     assert len(line) < 2000

@@ -67,7 +67,7 @@ def identity(config: Any) -> Any:
 # Spaces
 
 
-def test_tune_returns_the_same_object_that_the_space_listed() -> None:
+def test_tune_returns_the_object_from_the_space_and_not_a_copy() -> None:
     configs = [{"BLOCK": 16}, {"BLOCK": 8}]
 
     choice = tune("k", space=configs, run=lambda config: config["BLOCK"], measuring=AS_TOLD)
@@ -75,7 +75,7 @@ def test_tune_returns_the_same_object_that_the_space_listed() -> None:
     assert choice is configs[1]
 
 
-def test_function_product_lists_every_combination_that_where_allows() -> None:
+def test_the_function_product_omits_combinations_that_argument_where_rejects() -> None:
     """The argument `where` of product() rejects combinations."""
     space = product(m=[1, 2], n=[10, 20], where=lambda config: config["m"] * config["n"] < 40)
 
@@ -110,11 +110,11 @@ class Layout(enum.Enum):
         ({"layout": Layout.ROW}, "layout=Layout.ROW"),
     ],
 )
-def test_mapping_dataclass_and_enum_candidates_are_shown_as_parameters(config: Any, params: str) -> None:
+def test_candidates_of_every_type_are_shown_as_a_list_of_names_and_values(config: Any, params: str) -> None:
     assert str(next(iter(as_space([config])))) == params
 
 
-def test_different_candidate_configs_never_get_equal_parameters() -> None:
+def test_two_different_candidates_never_get_the_same_parameters_in_a_cache() -> None:
     """The type of a tuple or list, and of each item, counts. A dtype, an enum member and their texts differ."""
     items: list[Any] = [1, "1", 1.0, True, "True", None, "None", 2**70, str(2**70), Layout.ROW, "Layout.ROW"]
     items += ["fp16", DtypeName("float16"), '{"enum": "Layout.ROW"}', "[1]"]
@@ -145,7 +145,7 @@ def test_a_tuple_in_a_candidate_is_saved_as_readable_json_and_loaded() -> None:
     assert chosen == {"cluster": (2, 1), "tile": (64, 128)}
 
 
-def test_candidates_in_another_order_or_container_are_the_same_space() -> None:
+def test_the_order_and_container_of_candidates_do_not_change_their_space() -> None:
     """A list, an iterator, a mapping and a product of the same configurations have one digest.
 
     Types of values count.
@@ -183,7 +183,7 @@ def test_an_empty_or_contradictory_space_is_an_error_naming_the_kernel(space: An
 # Keys
 
 
-def test_the_functions_power_of_two_and_multiple_of_round_up() -> None:
+def test_the_helpers_named_power_of_two_and_multiple_of_round_a_number_up() -> None:
     assert [power_of_two(n) for n in (0, 1, 2, 3, 1000, 1024, 1025)] == [1, 1, 2, 4, 1024, 1024, 2048]
     assert [multiple_of(n, 64) for n in (0, 1, 64, 65)] == [0, 64, 64, 128]
     for call in (lambda: power_of_two(-1), lambda: multiple_of(-1, 8), lambda: multiple_of(1, 0)):
@@ -196,7 +196,7 @@ def test_a_key_value_without_a_stable_form_still_gets_a_choice(value: object) ->
     assert tune("lib.gemm", space=[1, 2], run=lambda config: None, key={"m": value}, device="cpu") in (1, 2)
 
 
-def test_a_kernel_or_key_name_outside_utf8_is_uncacheable_or_a_type_error() -> None:
+def test_a_key_name_not_in_utf8_is_uncacheable_a_kernel_name_is_a_type_error() -> None:
     """A dump that met one could not be written, nor the next one, which takes over what was tuned."""
     with a_session_of(is_dumping=True) as lookups:
         for value in (1, (1,)):
@@ -207,7 +207,7 @@ def test_a_kernel_or_key_name_outside_utf8_is_uncacheable_or_a_type_error() -> N
             tune(kernel, space=space, run=identity, device="cpu")
 
 
-def test_function_loss_returns_the_slowdown_against_the_best_candidate() -> None:
+def test_the_function_loss_says_how_much_slower_a_candidate_is_than_the_best() -> None:
     arguments: dict[str, Any] = {
         "space": [{"BLOCK": 1}, {"BLOCK": 2}, {"BLOCK": 3}],
         "run": lambda config: {1: 10.0, 2: 8.0, 3: 20.0}[config["BLOCK"]],
@@ -248,7 +248,7 @@ def test_an_expected_error_or_wrong_result_rejects_a_candidate() -> None:
     assert tune("lax", space=space, run=run, strict=False, measuring=AS_TOLD) == 3
 
 
-def test_the_error_text_of_a_candidate_outside_utf8_is_recorded_escaped() -> None:
+def test_a_candidates_error_text_with_invalid_unicode_is_recorded_escaped() -> None:
     def run(config: int) -> float:
         if config == 1:
             raise InvalidConfiguration("cannot open '/tmp/\udcff'")
@@ -260,7 +260,7 @@ def test_the_error_text_of_a_candidate_outside_utf8_is_recorded_escaped() -> Non
     assert lookup.entry.candidates[0].failed == r"cannot open '/tmp/\udcff'"
 
 
-def test_two_uncacheable_calls_with_equal_stable_key_values_count_once() -> None:
+def test_uncacheable_calls_with_otherwise_equal_keys_are_one_problem() -> None:
     """Two calls with equal stable values are one problem."""
     with a_session_of(is_dumping=True) as lookups:
         for n in (1, 2, 1):
@@ -333,7 +333,7 @@ def test_a_user_defined_clock_measures_each_candidate_only_once() -> None:
     ],
     ids=["no run", "more least runs than most runs", "flush_l2 with a clock of the user"],
 )
-def test_invalid_options_of_class_measuring_raise_a_value_error(wrong: Any) -> None:
+def test_invalid_arguments_of_the_class_measuring_raise_a_value_error(wrong: Any) -> None:
     with pytest.raises(ValueError, match=r"expected|flush_l2"):
         Measuring(**wrong)
 
@@ -349,7 +349,7 @@ def test_an_unknown_clock_name_is_a_value_error(name: str, on_gpu: bool) -> None
 # Compiling
 
 
-def test_on_a_cpu_nothing_is_measured_while_threads_compile() -> None:
+def test_on_a_cpu_measuring_waits_until_the_compile_threads_are_done() -> None:
     compiling: list[int] = []
     beside: list[int] = []
 
@@ -433,7 +433,7 @@ def test_an_invalid_number_of_compile_threads_is_an_error(threads: Any) -> None:
 # Strategies
 
 
-def test_the_optuna_strategy_tries_the_same_candidates_each_time(memory: function.Memory) -> None:
+def test_two_searches_with_the_optuna_strategy_try_the_same_candidates(memory: function.Memory) -> None:
     """The search has at most 60 trials and respects the constraint of the space."""
     pytest.importorskip("optuna")
 
@@ -464,7 +464,7 @@ def test_the_optuna_strategy_tries_the_same_candidates_each_time(memory: functio
     assert abs(choice["a"] - 12) + abs(choice["b"] - 3) < 40
 
 
-def test_the_random_strategy_tries_the_same_candidates_each_time(memory: function.Memory) -> None:
+def test_two_searches_with_the_random_strategy_try_the_same_candidates(memory: function.Memory) -> None:
     def search() -> list[int]:
         memory.chosen.clear()
         tried: list[int] = []
@@ -523,13 +523,13 @@ def names(lookup: Lookup) -> list[str]:
     return [value.name for value in lookup.fingerprint]
 
 
-def test_an_entry_records_the_candidate_space_the_version_and_the_source() -> None:
+def test_an_entry_records_the_space_source_and_version_that_tune_gets() -> None:
     assert names(recorded(version=3, measuring=QUICK)) == ["source", "space", "version"]
     assert recorded(version=(1, "a")).label == ""
     assert recorded(source="__global__ void k() {}").fingerprint != recorded(source="").fingerprint
 
 
-def test_the_label_of_an_entry_says_that_an_eval_function_has_no_source() -> None:
+def test_an_entry_of_a_function_made_by_eval_says_that_it_has_no_source() -> None:
     """The label of the entry says so."""
     unread = eval("lambda config: config")
     of_lambda = recorded(run=unread, measuring=QUICK)
@@ -539,7 +539,7 @@ def test_the_label_of_an_entry_says_that_an_eval_function_has_no_source() -> Non
     assert recorded(source=[identity, unread]).label == of_lambda.label
 
 
-def test_for_a_source_file_only_another_text_is_a_source_change(tmp_path: Path) -> None:
+def test_other_line_ends_in_a_source_file_are_no_change_but_other_text_is(tmp_path: Path) -> None:
     """The kind of line ends does not matter."""
     file = tmp_path / "kernel.cu"
     file.write_bytes(b"a\nb")
@@ -591,7 +591,7 @@ def test_tune_uses_the_cpu_if_no_gpu_is_in_use_and_no_device_is_passed() -> None
 # Memory
 
 
-def test_without_a_plugin_session_tune_tunes_each_key_once_per_process() -> None:
+def test_outside_a_plugin_run_function_tune_tunes_each_key_once_per_process() -> None:
     runs: list[int] = []
 
     def run(config: int) -> float:
@@ -652,7 +652,7 @@ def test_two_threads_whose_tunings_wait_for_each_other_do_not_deadlock() -> None
 
 
 @pytest.mark.timeout(60)
-def test_a_tuning_waits_for_another_thread_at_most_one_time_out() -> None:
+def test_a_tuning_that_waited_in_vain_for_another_thread_does_not_wait_again() -> None:
     """Each candidate tunes the other thread's problem, which fails."""
     both = threading.Barrier(2)
     begun: list[str] = []
@@ -840,14 +840,14 @@ def test_threads_that_compile_see_the_context_variables_of_the_caller() -> None:
     assert seen == ["of the test"] * 3
 
 
-def test_a_space_of_numbers_and_a_space_of_mappings_are_different_spaces() -> None:
+def test_candidates_as_numbers_and_as_mappings_are_two_different_spaces() -> None:
     """The configurations 1 and {"config": 1} have the same params."""
     plain, named = as_space([1, 2]), as_space([{"config": 1}, {"config": 2}])
     assert plain.digest != named.digest
     assert named.digest == product(config=[2, 1]).digest
 
 
-def test_two_candidate_configs_with_equal_parameters_are_a_type_error() -> None:
+def test_two_candidates_with_the_same_name_in_a_cache_are_a_type_error() -> None:
     """Both would have the params ``config=1``, so the second configuration would be lost."""
     message = "space=: 1 and {'config': 1} have the same name in a cache: list only one of them"
     with pytest.raises(TypeError, match=re.escape(message)):
@@ -901,7 +901,7 @@ def test_overriding_a_method_that_a_tuned_method_calls_is_a_source_change() -> N
     assert sources[0] != sources[1]
 
 
-def test_overriding_a_classmethod_that_is_called_is_a_source_change() -> None:
+def test_overriding_a_classmethod_that_a_tuned_one_calls_is_a_source_change() -> None:
     """Python makes a bound method of the class, so the class is the first argument."""
     sources = []
 
@@ -975,7 +975,7 @@ def test_passing_a_coroutine_or_generator_as_callback_is_a_type_error(callback: 
     assert ("asyncio.run" in str(error.value)) == ("coroutine" in str(error.value))
 
 
-def test_decorating_a_generator_with_tuned_is_a_type_error() -> None:
+def test_a_generator_under_the_tuned_decorator_is_a_type_error() -> None:
     with pytest.raises(TypeError, match=r"\Athe function under @tuned returns a generator"):
         tuned(space=[1, 2])(generator)
     with pytest.raises(TypeError, match="reset= returns a coroutine"):

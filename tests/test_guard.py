@@ -161,7 +161,7 @@ class AnswersInAnotherWay(ChooseHook):
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_after_an_adapter_error_the_tuner_tunes_by_itself(
+def test_after_an_error_in_an_adapter_the_tuner_tunes_without_the_plugin(
     library: Any, monkeypatch: pytest.MonkeyPatch, hook: ChooseHook, error: str
 ) -> None:
     with hooked(monkeypatch, replacing_choose(hook)) as session:
@@ -187,7 +187,7 @@ class Records(ChooseHook):
 
 
 @pytest.mark.parametrize("choice", ["a", 7, ("BLOCK", 32)], ids=repr)
-def test_an_adapter_that_records_a_choice_outside_the_list_gets_a_note(
+def test_an_adapter_that_records_something_else_than_a_candidate_gets_a_note(
     library: Any, monkeypatch: pytest.MonkeyPatch, choice: Any
 ) -> None:
     searches: list[int] = []
@@ -252,7 +252,7 @@ class Refuses(ChooseHook):
         pytest.fail("a miss")
 
 
-def test_with_on_miss_error_a_miss_inside_an_adapter_fails_the_test(
+def test_with_option_on_miss_error_a_miss_inside_an_adapter_fails_the_test(
     library: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with (
@@ -336,7 +336,7 @@ class Broken:
         return self._broken()
 
 
-def test_a_tuning_succeeds_even_if_worker_and_gpu_locks_raise_errors() -> None:
+def test_a_tuning_succeeds_even_if_locks_for_workers_and_gpu_raise_errors() -> None:
     session, lookups = a_session((), Broken())
 
     with session.tuning(AnyChoice(problem())) as tuning, tuning.measuring(), session.measuring():
@@ -350,7 +350,7 @@ def test_a_tuning_succeeds_even_if_worker_and_gpu_locks_raise_errors() -> None:
     assert all("PermissionError: [Errno 13] Permission denied: '/dev/shm'" in note for note in session.notes)
 
 
-def test_an_entry_whose_comparison_raises_an_error_is_a_miss_and_retuned() -> None:
+def test_if_comparing_an_entry_raises_an_error_the_problem_is_a_tuned_miss() -> None:
     entry = tune(a_session()[0])
     session, lookups = a_session((entry,))
 

@@ -94,7 +94,7 @@ def test_the_hint_to_update_an_empty_cache_names_no_device() -> None:
     assert hint == f"{UPDATE}."
 
 
-def test_kernels_that_no_update_can_cover_get_a_hint_to_ignore_them() -> None:
+def test_uncacheable_kernels_get_a_hint_to_fix_the_cause_or_to_ignore_them() -> None:
     """No update covers these kernels. The hint names the kernels and the option that ignores them."""
     uncacheable = tuple(row(Outcome.UNCACHEABLE, kernel=f"k{n}") for n in range(3))
     summary = result(LOADED, rows=uncacheable, untracked=("toy:k1 (lib.Mine)", "toy:k8 (lib.Mine)"))

@@ -19,7 +19,7 @@ def test_hostile_cache_files_are_read_or_refused_with_a_one_line_error():
     assert (done.returncode, done.stderr) == (0, ""), done.stdout
 
 
-def test_a_yaml_cache_is_read_without_libyaml(monkeypatch):
+def test_a_yaml_cache_can_be_read_without_the_library_libyaml(monkeypatch):
     import yaml
 
     monkeypatch.delattr(yaml, "CSafeLoader", raising=False)
