@@ -81,7 +81,7 @@ def test_no_modules_import_each_other_in_a_circle() -> None:
 
 
 @pytest.mark.parametrize(("tuner", "private"), [("triton", r"triton\.\w"), ("xla", r"jax\._src")])
-def test_only_modules_named_internals_use_private_names_of_a_library(tuner: str, private: str) -> None:
+def test_only_modules_called_internals_use_private_names_of_triton_and_jax(tuner: str, private: str) -> None:
     room = ROOT / "tuners" / tuner
     naming = [file for file in room.rglob("*.py") if any(re.match(private, text) for text in texts_of(file))]
     assert {file.relative_to(room).parts[0].removesuffix(".py") for file in naming} == {"internals"}

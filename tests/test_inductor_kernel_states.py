@@ -155,7 +155,7 @@ def test_after_a_failed_inductor_tuning_the_next_launch_starts_a_new_one(error: 
     assert recorded_entry(lookups).choice is not None
 
 
-def test_with_on_miss_error_each_inductor_launch_without_an_entry_fails() -> None:
+def test_with_option_on_miss_error_each_inductor_launch_without_entry_fails() -> None:
     session, _ = a_session((), on_miss="error")
     autotuner = CachingAutotuner({16: 3.0}, scaled_block=8)
     kernel = compile_kernel(autotuner, session)
@@ -179,7 +179,7 @@ def test_an_inductor_hit_compiles_and_launches_only_the_loaded_choice() -> None:
     assert outcomes(lookups) == ["hit"]
 
 
-def test_a_thread_compiles_the_loaded_choice_before_the_launch(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_compile_thread_compiles_the_loaded_choice_before_the_launch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TORCHINDUCTOR_COMPILE_THREADS", raising=False)
     session, lookups = a_session((an_entry(16),), compile_threads=2)
     autotuner = CachingAutotuner(TIMES_MS)

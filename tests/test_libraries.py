@@ -72,7 +72,7 @@ SITE = "venv/lib/python3.11/site-packages"
 
 
 @pytest.mark.parametrize("folder", [SITE, "project/.venv/lib/site-packages", "target"])
-def test_of_an_installed_library_only_name_and_version_are_recorded(machine: Machine, folder: str) -> None:
+def test_an_installed_library_is_recorded_only_by_its_name_and_version(machine: Machine, folder: str) -> None:
     machine.install(folder, "Lib_Helpers-1.2", lib_helpers=HELPER)
     machine.write("project", lib_kernels=KERNEL)
 
@@ -134,7 +134,7 @@ def test_a_helper_in_the_package_of_a_kernel_is_part_of_its_source(machine: Mach
 
 
 @pytest.mark.parametrize("old_kind", [False, True], ids=["without a file", "with a file of each"])
-def test_two_installed_packages_with_one_namespace_are_distinguished(machine: Machine, old_kind: bool) -> None:
+def test_two_installed_distributions_in_one_namespace_package_are_told_apart(machine: Machine, old_kind: bool) -> None:
     init = {"lib_space____init__": ""} if old_kind else {}
     kernel = KERNEL.replace("lib_helpers", "lib_space.helpers")
     machine.install(SITE, "space_helpers-1", **init, lib_space__helpers=HELPER)
@@ -161,7 +161,7 @@ def test_a_package_behind_a_symbolic_link_counts_as_the_link_target(machine: Mac
     assert source.parts.keys() == {"kernel", "first", "helper"}
 
 
-def test_code_imported_from_a_zip_file_is_not_taken_for_a_library(
+def test_code_imported_from_a_zip_file_is_not_treated_as_a_library(
     machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with zipfile.ZipFile(machine.folder / "lib.zip", "w") as archive:
@@ -268,7 +268,7 @@ def test_binding_a_name_to_another_library_function_is_a_source_change(
 
 
 @pytest.mark.parametrize("used", ["math.floor(x)", "sqrt(x)", "operator.add(x, x)", "len(x)"])
-def test_a_library_function_under_its_own_name_adds_nothing_to_the_source(machine: Machine, used: str) -> None:
+def test_a_standard_library_function_under_its_own_name_is_no_source_part(machine: Machine, used: str) -> None:
     machine.install(SITE, "lib_helpers-1", lib_helpers=HELPERS)
     machine.write("project", lib_kernels=NAMED.format(imported="sqrt", chosen="math.floor", used=used))
 
@@ -276,7 +276,7 @@ def test_a_library_function_under_its_own_name_adds_nothing_to_the_source(machin
 
 
 @pytest.mark.parametrize("used", ["helper(x)", "lib_helpers.helper(x)", "Thing"])
-def test_the_recorded_source_has_the_names_of_library_functions_it_uses(machine: Machine, used: str) -> None:
+def test_an_installed_library_function_is_part_of_the_source_under_its_name(machine: Machine, used: str) -> None:
     machine.install(SITE, "lib_helpers-1", lib_helpers=HELPERS)
     machine.write("project", lib_kernels=NAMED.format(imported="sqrt", chosen="math.floor", used=used))
 
@@ -306,7 +306,7 @@ def kernel(x):
 
 
 @pytest.mark.parametrize("used", ["MIXED", "Pair(1)", "Tile()"])
-def test_changing_a_constant_beside_mutable_values_is_a_source_change(machine: Machine, used: str) -> None:
+def test_changing_a_constant_in_a_tuple_of_mutable_values_is_a_source_change(machine: Machine, used: str) -> None:
     digests = []
     for number, width in enumerate((1, 2, 2)):
         machine.write("project", **{f"lib_kernels{number}": VALUES.format(width=width, used=used)})
@@ -318,7 +318,9 @@ def test_changing_a_constant_beside_mutable_values_is_a_source_change(machine: M
 
 
 @pytest.mark.parametrize(("used", "digest"), [("ALL_MAY_CHANGE", "218ce6c1fae8"), ("Fixed()", "95c695947cf5")])
-def test_the_source_hash_of_a_kernel_with_tuples_fits_old_caches(machine: Machine, used: str, digest: str) -> None:
+def test_the_source_hash_of_a_kernel_with_tuples_is_still_that_of_old_caches(
+    machine: Machine, used: str, digest: str
+) -> None:
     """Nothing is added where all of a tuple may change, and where the text of a class says the defaults."""
     machine.write("project", lib_kernels=VALUES.format(width=1, used=used))
 

@@ -42,13 +42,13 @@ def test_a_dump_saves_a_new_entry_without_its_candidates() -> None:
     assert merged.counts_text == "1 added"
 
 
-def test_with_keep_candidates_a_dump_saves_a_new_entry_and_its_candidates() -> None:
+def test_the_setting_keep_candidates_saves_a_new_entry_with_its_candidates() -> None:
     assert merge_run(Cache(), [MeasuredEntry(entry())], rules=MergeRules(keep_candidates=True)).cache.entries == (
         entry(),
     )
 
 
-def test_a_dump_saves_an_entry_without_a_choice_with_its_candidates() -> None:
+def test_an_entry_without_a_choice_is_saved_together_with_its_candidates() -> None:
     result = replace(entry(), choice=None)
 
     assert merge_run(Cache(), [MeasuredEntry(result)]).cache.entries == (result,)
@@ -73,7 +73,7 @@ def test_a_dump_keeps_a_committed_choice_that_is_slower_only_within_noise(slower
     assert merged.counts_text == ("1 unchanged" if stays else "1 changed")
 
 
-def test_an_entry_that_replaces_another_gets_the_next_generation_number() -> None:
+def test_a_changed_choice_raises_the_generation_number_of_its_entry_by_one() -> None:
     """An entry that stays keeps its generation. An entry with a new fingerprint replaces no entry."""
     committed = replace(kept(entry(times={"a": 9.0, "b": 20.0})), generation=2)
     other = entry(times={"a": 20.0, "b": 9.0})
@@ -90,7 +90,7 @@ def test_an_entry_that_replaces_another_gets_the_next_generation_number() -> Non
     assert generations(entry(source="changed")) == [0], "another fingerprint is another entry"
 
 
-def test_a_dump_replaces_a_committed_choice_that_fails_now() -> None:
+def test_a_dump_replaces_a_committed_choice_that_fails_in_the_new_tuning() -> None:
     committed = kept(entry(times={"a": 9.0, "b": 20.0}))
     again = replace(entry(times={"b": 30.0}), candidates=(candidate("a"), candidate("b", 30.0)))
 
@@ -123,7 +123,7 @@ def test_a_dump_takes_the_choice_of_one_worker_if_another_worker_failed(is_rejec
     assert chosen(disturbed.cache) == chosen(used.cache) == ["BLOCK=a"]
 
 
-def test_a_failed_entry_of_a_loaded_cache_replaces_no_choice_in_the_dump() -> None:
+def test_a_loaded_entry_without_a_choice_replaces_no_choice_in_the_dump() -> None:
     """The loaded cache has a failure, so the run did not tune. The dump path has a choice, which stays."""
     committed = kept(entry())
 
@@ -132,7 +132,7 @@ def test_a_failed_entry_of_a_loaded_cache_replaces_no_choice_in_the_dump() -> No
     assert committed in retuned.cache.entries
 
 
-def test_with_keep_candidates_a_dump_adds_candidates_to_an_equal_entry() -> None:
+def test_the_setting_keep_candidates_adds_candidates_to_an_unchanged_choice() -> None:
     committed = replace(kept(entry()), generation=2)
 
     def merged(again: Entry, was: Entry = committed) -> tuple[Entry, ...]:
@@ -146,7 +146,7 @@ def test_with_keep_candidates_a_dump_adds_candidates_to_an_equal_entry() -> None
     assert merged(failing(entry())) == (committed,)
 
 
-def test_a_failed_entry_stays_unchanged_if_only_the_error_text_differs() -> None:
+def test_an_entry_without_a_choice_stays_if_only_its_error_texts_changed() -> None:
     """A test may draw the words of a failure at random."""
     was, again = (
         replace(entry(), choice=None, candidates=(Candidate(failed=f"cannot convert [{drawn}]"),))
@@ -160,7 +160,7 @@ def test_a_failed_entry_stays_unchanged_if_only_the_error_text_differs() -> None
     assert chosen(merge_run(merged.cache, [MeasuredEntry(entry())]).cache) == ["BLOCK=a"]
 
 
-def test_tuning_a_problem_again_drops_its_unused_entries_of_other_sources() -> None:
+def test_tuning_a_problem_anew_removes_its_unused_entries_of_older_source() -> None:
     old, used, new = (kept(entry(source=source)) for source in ("old", "used", "new"))
 
     merged = merge_run(Cache((old, used)), [MeasuredEntry(entry(source="new"))], [used])
@@ -169,7 +169,7 @@ def test_tuning_a_problem_again_drops_its_unused_entries_of_other_sources() -> N
     assert merged.counts_text == "1 changed, 1 unchanged"
 
 
-def test_a_dump_takes_over_an_entry_that_a_test_used_from_another_cache() -> None:
+def test_a_used_entry_of_a_loaded_cache_replaces_that_in_the_dumped_file() -> None:
     committed = kept(entry(times={"a": 10.0, "b": 20.0}))
     used = kept(entry(times={"a": 20.0, "b": 10.0}))
 
@@ -177,7 +177,7 @@ def test_a_dump_takes_over_an_entry_that_a_test_used_from_another_cache() -> Non
     assert merge_run(Cache((committed,)), used=[used]).cache.entries == (used,)
 
 
-def test_tuning_again_with_an_equal_choice_updates_only_a_minor_version() -> None:
+def test_if_the_choice_stays_only_a_new_minor_version_of_triton_is_written() -> None:
     """A new patch version, and an unknown version, change nothing."""
     committed, again = kept(entry()), replace(entry(times={"a": 10.1, "b": 20.0}), tuning_seconds=7.0)
 
@@ -208,7 +208,7 @@ def test_if_two_workers_tuned_a_problem_the_dump_keeps_the_faster_result() -> No
     assert chosen(merged.cache) == ["BLOCK=b"]
 
 
-def test_a_dump_prefers_an_undisturbed_measurement_to_a_disturbed_one() -> None:
+def test_a_dump_prefers_a_tuning_that_had_the_gpu_alone_to_a_faster_one() -> None:
     alone, disturbed = entry(times={"a": 10.0, "b": 11.0}), entry(times={"a": 9.0, "b": 8.0})
 
     merged = merge_run(Cache(), [MeasuredEntry(disturbed, "gw0", is_disturbed=True), MeasuredEntry(alone, "gw1")])
@@ -235,7 +235,7 @@ def test_the_bytes_of_a_dump_do_not_depend_on_the_order_of_measurements() -> Non
 
 
 @pytest.mark.parametrize("keep", [True, False])
-def test_a_partial_run_keeps_entries_for_other_lists_of_pruned_candidates(keep: bool) -> None:
+def test_an_incomplete_run_keeps_entries_of_calls_pruned_to_other_candidates(keep: bool) -> None:
     """An incomplete run may lack the lookups of the other lists."""
     lists = [(Value("pruned", text, "digest"), Value("search", "s", "digest")) for text in ("a", "b", "c")]
     problem = Problem("t", "k", (), Device("GPU", "arch", 1))

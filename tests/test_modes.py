@@ -83,7 +83,7 @@ def make(greeting):
 SWITCH_ROW = 'ModeRow("greeting", (Option("greeting", "switch", "Say hello", only="flag"),)),'
 
 
-def test_a_feature_added_to_the_code_is_turned_on_by_its_own_option(tmp_path: Path) -> None:
+def test_a_feature_module_added_to_the_package_gets_its_own_pytest_option(tmp_path: Path) -> None:
     """A mode whose flag has no value acts in a run without other options."""
     modes = copy_package(tmp_path) / "modes"
     (modes / "greeting.py").write_text(SWITCHED, encoding="utf-8")

@@ -41,7 +41,7 @@ def test_a_miss_names_the_entry_whose_size_is_nearest() -> None:
     assert reason(problem(M=64, N=128), *entries) == "no entry; the nearest entry has N 112 instead of 128"
 
 
-def test_a_miss_names_the_entry_whose_key_text_has_the_nearest_numbers() -> None:
+def test_a_miss_names_the_entry_with_the_nearest_numbers_in_a_text_key() -> None:
     entries = [problem(x=x) for x in ("bf16[2, 64]", "f32[2, 8]", "f32[2, 96]", "f32[2]", "f32[2, " + "9" * 5000 + "]")]
     assert (
         reason(problem(x="f32[2, 100]"), *entries)
@@ -59,16 +59,16 @@ def test_a_miss_names_an_entry_of_another_gpu_only_with_a_device_alias() -> None
     )
 
 
-def test_a_miss_that_differs_in_a_hash_of_code_says_new_or_changed_code() -> None:
+def test_a_miss_because_of_an_unknown_code_hash_says_new_or_changed_code() -> None:
     old, new = (problem(code=Value("code", text, "digest")) for text in ("a", "b"))
     assert reason(new, old) == "no entry; new or changed code"
 
 
-def test_a_miss_with_other_key_names_lists_the_key_names_of_the_entries() -> None:
+def test_if_all_entries_have_other_key_names_the_reason_of_a_miss_lists_them() -> None:
     assert reason(problem(M=1), problem(N=1, K=1)).endswith("the entries of this kernel have other key names: N, K")
 
 
-def test_a_miss_shows_a_key_value_that_the_nearest_entry_lacks_as_none() -> None:
+def test_a_miss_says_none_for_a_key_value_that_the_nearest_entry_lacks() -> None:
     settings = Value("settings", "max_autotune", "settings")
     missed, plain, set_up = problem(M=1), problem(M=2), problem(M=1, settings=settings)
 
@@ -97,6 +97,6 @@ def test_a_summary_row_lists_the_test_with_the_worst_outcome_first() -> None:
     assert row.tests == ("test_stale", "test_first", "test_last")
 
 
-def test_a_miss_does_not_call_an_entry_with_an_equal_key_the_nearest() -> None:
+def test_an_entry_with_the_same_key_is_not_named_as_the_nearest_to_a_miss() -> None:
     """The gate compares a miss with the current cache, which may have the entry by now."""
     assert reason(problem(M=1), problem(M=1)) == "no entry"

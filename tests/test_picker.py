@@ -151,7 +151,7 @@ def test_triton_tunes_a_problem_that_the_export_lacks_and_warns_once(export: Exp
     assert exported.module.pick("lib.none")(CONFIGS, {}) is CONFIGS
 
 
-def test_an_exported_module_uses_only_attribute_active_runs_of_the_plugin(
+def test_an_exported_module_uses_nothing_of_the_plugin_except_active_runs(
     export: Export, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Other libraries ship the line, so the name never changes."""
@@ -169,7 +169,7 @@ def test_an_exported_module_uses_only_attribute_active_runs_of_the_plugin(
 
 
 @pytest.mark.parametrize("output", ["nope/../p.py", "~/p.py"])
-def test_an_export_to_a_path_with_a_tilde_or_dots_overwrites_no_file(
+def test_an_export_to_a_path_with_dots_or_a_tilde_overwrites_no_users_file(
     export: Export, monkeypatch: pytest.MonkeyPatch, output: str
 ) -> None:
     folder = export(entry(64, 32)).folder
@@ -210,7 +210,7 @@ def test_a_thread_with_an_exported_choice_runs_no_benchmark(export: Export, monk
         assert list(threads.map(first_time, (64, 65))) == [0.0, 5.0]
 
 
-def test_option_nearest_of_an_export_picks_the_choice_of_the_closest_size(export: Export) -> None:
+def test_argument_nearest_of_an_export_picks_the_choice_of_the_closest_size(export: Export) -> None:
     exported = export(entry(16, 16), entry(4096, 128), entry(300, 64, dtype="fp32"))
 
     blocks, warned = exported.pick(300, nearest=["M"])
@@ -243,7 +243,7 @@ def test_option_nearest_of_an_export_picks_the_choice_of_the_closest_size(export
     ],
     ids=["exact", "same size", "another size", "another size, if wanted", "alias", "never another architecture"],
 )
-def test_an_exported_choice_is_used_on_another_gpu_if_equal_or_allowed(
+def test_an_exported_choice_is_used_on_another_gpu_of_its_size_or_if_allowed(
     export: Export, on: Device, options: tuple[str, ...], other_devices: bool, expected: list[int]
 ) -> None:
     # The first is the nearest to all of them in size.
@@ -257,7 +257,7 @@ def test_an_exported_choice_is_used_on_another_gpu_if_equal_or_allowed(
     assert len(warned) == (0 if is_exact else 1)
 
 
-def test_an_export_that_is_damaged_or_of_another_triton_warns_once(export: Export) -> None:
+def test_a_damaged_export_or_one_of_another_triton_version_warns_once(export: Export) -> None:
     exported = export(entry(64, 32), triton="3.8.0")
 
     blocks, warned = exported.pick(64)
@@ -294,7 +294,7 @@ def test_on_a_gpu_without_exported_choices_triton_tunes_with_a_warning(
     assert "no choice can be picked (KeyError('torch')), so Triton tunes" in warned[0]
 
 
-def test_the_exported_module_omits_a_problem_that_has_two_choices(export: Export, capsys: Any) -> None:
+def test_an_export_omits_a_problem_that_has_two_different_choices(export: Export, capsys: Any) -> None:
     exported = export(entry(64, 32), entry(64, 64, source="other"), entry(128, 64), entry(128, 64, source="other"))
 
     assert exported.pick(64)[0] == [16, 32, 64, 128]
@@ -302,7 +302,7 @@ def test_the_exported_module_omits_a_problem_that_has_two_choices(export: Export
     assert "1 problem left out, because each has several choices: triton:lib.add (M=64" in capsys.readouterr().out
 
 
-def test_the_exported_module_omits_key_values_it_could_not_compare(export: Export, capsys: Any) -> None:
+def test_an_export_omits_entries_whose_key_values_it_could_not_compare(export: Export, capsys: Any) -> None:
     def keyed(m: Any, block: int, *more: Value) -> Entry:
         known_entry = entry(1, block)
         return replace(
@@ -369,7 +369,7 @@ def test_the_bytes_of_an_exported_module_do_not_depend_on_the_entry_order(export
     assert "_tuned.py is up to date" in capsys.readouterr().out
 
 
-def test_the_export_refuses_a_wrong_alias_and_an_output_file_of_the_user(export: Export, capsys: Any) -> None:
+def test_the_export_refuses_a_wrong_gpu_alias_and_to_overwrite_a_users_file(export: Export, capsys: Any) -> None:
     folder = export(entry(64, 32)).folder
     (folder / "mine.py").write_text("COMMAND = 1\n")
 

@@ -68,7 +68,7 @@ def test_the_progress_line_shows_the_longest_of_several_tunings() -> None:
     assert "toy:lib.other: waiting for the GPU, 17s" in Screen(younger).after(19)
 
 
-def test_a_progress_line_stopped_while_it_starts_leaves_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stopping_the_progress_line_while_it_starts_leaves_no_thread_running(monkeypatch: pytest.MonkeyPatch) -> None:
     line = Screen(STAGE).line
 
     class Late(threading.Thread):

@@ -74,7 +74,7 @@ def proxy(monkeypatch: pytest.MonkeyPatch) -> Iterator[object_storage.Proxy]:
         proxy.close()
 
 
-def test_a_torchrun_rank_that_gets_no_caches_from_rank_0_names_a_remedy() -> None:
+def test_if_rank_0_sends_no_caches_another_torchrun_rank_fails_with_a_remedy() -> None:
     class Store:
         def get(self, name: str) -> bytes:
             raise RuntimeError("time-out")

@@ -83,7 +83,7 @@ def test_sweep_failures_and_slower_choices_are_annotated_at_their_test() -> None
     )
 
 
-def test_with_on_stale_error_a_stale_problem_is_a_github_error_annotation() -> None:
+def test_option_on_stale_error_makes_stale_problems_github_error_annotations() -> None:
     assert ci_log.list_annotations(missed(1, on_stale="error"))[0].startswith("::error file=test_a.py")
 
 
@@ -167,7 +167,7 @@ def test_the_markdown_report_has_verdict_misses_changes_and_times() -> None:
     assert "`Re-run with --autotune-load=c to update the cache.`" in text
 
 
-def test_the_markdown_report_has_one_line_with_all_versions() -> None:
+def test_the_markdown_report_names_all_versions_in_one_line() -> None:
     versions = {"triton": "triton 3.7.1, torch 2.13.0", "cute": "cutlass 4.8, torch 2.13.0"}
     parsed = {tuner: Versions.parse(text) for tuner, text in versions.items()}
     summary = changed()

@@ -77,7 +77,7 @@ def test_an_entry_that_the_adapter_rejects_is_stale() -> None:
     assert lookups[0].entry.choice == SLOW
 
 
-def test_an_adapter_gets_the_next_entry_only_after_rejecting_the_first() -> None:
+def test_an_adapter_must_reject_an_entry_before_it_asks_for_the_next_one() -> None:
     """Without the check, an adapter that forgets the rejection would get the same entry for ever."""
     recorded, _ = a_session()
     session, _ = a_session((tune(recorded),))
@@ -89,7 +89,7 @@ def test_an_adapter_gets_the_next_entry_only_after_rejecting_the_first() -> None
             next(offered)
 
 
-def test_with_on_stale_error_an_entry_rejected_by_an_adapter_is_an_error() -> None:
+def test_with_option_on_stale_error_an_entry_that_an_adapter_rejects_fails() -> None:
     recorded, _ = a_session()
     session, lookups = a_session((tune(recorded),), on_stale="error")
 
@@ -120,7 +120,7 @@ def fail(session: Session, *reasons: str) -> None:
         tuning.record_failure(reasons)
 
 
-def test_errors_of_failed_candidates_are_recorded_without_varying_parts() -> None:
+def test_error_texts_of_candidates_are_saved_without_addresses_or_temp_paths() -> None:
     entries = []
     for reasons in (
         ["no\x1b 0x7ffe12", "in /tmp/a/tmpk3_x9q2.ptx: bad"],
@@ -155,7 +155,7 @@ def test_a_loaded_entry_whose_candidates_all_failed_is_a_hit() -> None:
 
 
 @pytest.mark.parametrize("policy", [{"on_stale": "error"}, {"on_miss": "error"}])
-def test_an_entry_whose_candidates_all_failed_is_stale_once_one_works(policy: dict[str, str]) -> None:
+def test_an_entry_whose_candidates_all_failed_is_stale_if_one_works_now(policy: dict[str, str]) -> None:
     recorded, first = a_session()
     fail(recorded, "too large")
     session, lookups = a_session((first[0].entry,), **policy)
@@ -243,7 +243,7 @@ def test_a_tuning_inside_a_tuning_never_waits_for_other_workers() -> None:
     assert claims.waits == [True, False, True]
 
 
-def test_a_result_that_a_tuner_reports_gets_the_name_of_the_current_test() -> None:
+def test_a_hit_that_a_tuner_reports_itself_gets_the_name_of_the_current_test() -> None:
     session, lookups = a_session()
     session.current_test = "test_a.py::test_a"
 
@@ -260,7 +260,9 @@ def test_a_result_that_a_tuner_reports_gets_the_name_of_the_current_test() -> No
         ({"on_stale": "error"}, Outcome.STALE),
     ],
 )
-def test_a_miss_that_fails_a_test_does_not_lose_hits_reported_with_it(policy: dict[str, str], outcome: Outcome) -> None:
+def test_a_hit_reported_together_with_a_failing_miss_is_still_recorded(
+    policy: dict[str, str], outcome: Outcome
+) -> None:
     session, lookups = a_session((), **policy)
 
     hit = Lookup(Identity(problem("other"), ()), outcome=Outcome.HIT)
@@ -270,7 +272,7 @@ def test_a_miss_that_fails_a_test_does_not_lose_hits_reported_with_it(policy: di
     assert [lookup.outcome for lookup in lookups] == [outcome, Outcome.HIT]
 
 
-def test_with_on_miss_error_but_no_load_a_reported_tuning_is_no_error() -> None:
+def test_option_on_miss_error_without_a_loaded_cache_allows_reported_tunings() -> None:
     session, lookups = a_session(None, on_miss="error")
 
     session.report_observed(Lookup(Identity(problem(), ()), result=TunedEntry(an_entry("k"))))
@@ -278,7 +280,7 @@ def test_with_on_miss_error_but_no_load_a_reported_tuning_is_no_error() -> None:
     assert len(lookups) == 1
 
 
-def test_measuring_outside_a_tuning_locks_the_named_gpu() -> None:
+def test_a_measurement_outside_of_any_tuning_locks_the_gpu_given_by_name() -> None:
     processors = []
 
     class Held(Coordinator):
@@ -311,7 +313,7 @@ def test_the_recorded_tuning_time_omits_the_wait_for_the_gpu_lock() -> None:
     assert lookups[0].is_disturbed
 
 
-def test_a_tuning_without_measurements_is_not_marked_as_disturbed() -> None:
+def test_a_tuning_without_measurements_is_not_marked_as_sharing_the_gpu() -> None:
     session, lookups = a_session()
     with open_tuning(session) as tuning:
         tuning.record(FAST)

@@ -93,7 +93,7 @@ def digest_of(load):
         ("x + SCALE", "x \\\n        + SCALE"),
     ],
 )
-def test_editing_layout_or_comments_of_a_kernel_is_no_source_change(digest_of, replacement) -> None:
+def test_editing_formatting_or_comments_of_a_kernel_is_no_source_change(digest_of, replacement) -> None:
     """Docstrings, unused names, decorators and the spelling of numbers do not matter either."""
     assert digest_of(KERNEL.replace(*replacement)) == digest_of(KERNEL)
 
@@ -113,7 +113,7 @@ def test_editing_the_code_of_a_kernel_is_a_source_change(digest_of, replacement)
     assert digest_of(KERNEL.replace(*replacement)) != digest_of(KERNEL)
 
 
-def test_another_number_in_a_closure_is_another_key_but_no_source_change(load) -> None:
+def test_another_number_in_a_closure_changes_the_key_but_not_the_source(load) -> None:
     module = load("def make(a):\n    def kernel(x):\n        return x * a\n    return kernel\n")
     two, three = module.make(2), module.make(3)
 
@@ -138,7 +138,7 @@ def test_a_kernel_function_without_readable_source_is_uncacheable() -> None:
         source_digest(namespace["kernel"])  # type: ignore[arg-type]
 
 
-def test_editing_a_class_without_a_module_is_a_source_change(load) -> None:
+def test_editing_a_class_whose_module_attribute_is_none_is_a_source_change(load) -> None:
     source = (
         "Undefined = type('Undefined', (), {'__module__': None, 'WIDTH': 1})\ndef kernel(x):\n    return Undefined\n"
     )
@@ -146,7 +146,7 @@ def test_editing_a_class_without_a_module_is_a_source_change(load) -> None:
     assert source_digest(load(source).kernel) != source_digest(load(source.replace("1", "2")).kernel)
 
 
-def test_a_plain_object_in_place_of_a_kernel_function_is_uncacheable() -> None:
+def test_an_object_that_is_no_function_in_place_of_a_kernel_is_uncacheable() -> None:
     with pytest.raises(UncacheableError, match="no Python function is found in a object"):
         source_digest(object())
 
@@ -313,7 +313,7 @@ def test_changing_a_global_of_a_decorated_helper_is_a_source_change(load, used: 
     assert source_digest(load(text).kernel) != source_digest(load(text.replace("EPS = 1", "EPS = 2")).kernel)
 
 
-def test_a_call_that_assigns_a_global_is_no_source_change(load) -> None:
+def test_assigning_a_global_during_a_call_is_no_source_change(load) -> None:
     """An edit of the global's first value changes the digest, because the results of the function may change."""
     text = "COUNT = 0\ndef kernel(x):\n    global COUNT\n    COUNT += 1\n    return x\n"
     kernel = load(text).kernel
@@ -338,7 +338,7 @@ def kernel(x):
 
 
 @pytest.mark.parametrize("link", ["", "object.__setattr__(node, 'itself', node)"], ids=["unset", "itself"])
-def test_a_dataclass_that_refers_to_itself_changes_source_only_if_edited(digest_of, link: str) -> None:
+def test_editing_a_field_of_a_self_referring_dataclass_is_a_source_change(digest_of, link: str) -> None:
     """The other fields still count, and the digest is the same in each process."""
     source = FIELDS.replace("LINK", link)
 
@@ -377,7 +377,7 @@ class Log:
 """
 
 
-def test_hooks_with_different_bound_values_count_as_different_source(load) -> None:
+def test_hooks_that_differ_in_a_bound_argument_or_self_have_different_source(load) -> None:
     """The text of a hook has its bound values. A value without a stable form is an error."""
     module = load(HOOKS)
     hook, tile = module.hook, module.Tile
@@ -421,7 +421,7 @@ def kernel(x):
 """
 
 
-def test_two_lambdas_on_one_line_count_as_different_source(load) -> None:
+def test_two_different_lambdas_on_one_line_count_as_different_source(load) -> None:
     made = load(LAMBDAS).make(1, 2)
     changed = load(LAMBDAS.replace("n - 2", "n - 3")).make(1, 2)
     digests = {name: source_digest(function) for name, function in made.items()}
@@ -672,7 +672,7 @@ def test_editing_a_module_imported_inside_a_function_is_a_source_change(load, tm
         assert source_digest(run) != before
 
 
-def test_editing_an_import_of_a_module_used_as_source_is_a_source_change(load, tmp_path, monkeypatch) -> None:
+def test_editing_code_imported_by_a_module_used_as_source_is_a_source_change(load, tmp_path, monkeypatch) -> None:
     monkeypatch.syspath_prepend(tmp_path)
     helper = tmp_path / "kernels_helper.py"
     helper.write_text("def work(c):\n    return c * 2\n")
@@ -803,7 +803,9 @@ def kernel(x):
         ("upper(x)", "str.upper", "str.lower"),
     ],
 )
-def test_editing_code_used_through_objects_or_aliases_is_a_source_change(load, used: str, old: str, new: str) -> None:
+def test_editing_code_reached_through_an_object_or_alias_is_a_source_change(
+    load, used: str, old: str, new: str
+) -> None:
     source = OWN_WAYS.replace("USED", used)
     digest = source_digest(load(source).kernel)
     assert source_digest(load(source).kernel) == digest
@@ -983,7 +985,7 @@ def test_a_counter_that_the_kernel_increments_is_no_source_change(load, used: st
         assert digest_used(COUNTERS.replace("limit = 3", "limit = 5"), 0) != digest
 
 
-def test_hashing_the_source_of_a_kernel_calls_no_getattr_of_a_module(load) -> None:
+def test_hashing_a_kernels_source_calls_no_getattr_function_of_a_module(load) -> None:
     library = load("def __getattr__(name):\n    raise RuntimeError(name)\n", "lazy_library")
     module = load("import lazy_library\ndef kernel(x):\n    return lazy_library.gpu(x)\n")
     assert module.lazy_library is library

@@ -153,7 +153,7 @@ def kernel_digest(load: Load, source: str) -> str:
 
 
 @pytest.mark.parametrize(("run", "reached"), RUNS, ids=[run for run, _ in RUNS])
-def test_editing_a_member_of_an_object_that_is_used_is_a_source_change(
+def test_of_an_object_only_members_that_the_kernel_uses_are_in_its_source(
     load: Load, run: str, reached: list[int]
 ) -> None:
     """A class whose object is used as a whole counts with all members, so only the others must not count."""
@@ -170,7 +170,7 @@ def test_editing_a_member_of_an_object_that_is_used_is_a_source_change(
 
 
 @pytest.mark.parametrize("run", [run for run, _ in RUNS if "stored" not in run])
-def test_another_value_of_an_object_attribute_is_no_source_change(load: Load, run: str) -> None:
+def test_another_value_in_an_attribute_of_an_object_is_no_source_change(load: Load, run: str) -> None:
     source = OBJECTS.replace("RUN", run)
     other_data = source.replace("obj = Suite()\n", "obj = Suite()\n    obj.size, obj.log = 70, [1]\n")
     assert digests_of_run(load(source, "suite")) == digests_of_run(load(other_data, "suite"))
@@ -334,7 +334,9 @@ BYSTANDERS = ["Function.forward(record, x)", "function.note(record)", "note(reco
 
 @pytest.mark.parametrize("statement", BYSTANDERS)
 @pytest.mark.parametrize("edit", ["x + 1", "x + 2"])
-def test_editing_code_is_a_source_change_if_another_object_sets_the_name(load: Load, statement: str, edit: str) -> None:
+def test_an_edit_is_seen_even_if_the_kernel_sets_that_name_on_another_object(
+    load: Load, statement: str, edit: str
+) -> None:
     source = BYSTANDER.replace("ASSIGNS", statement).replace("PLACE", "layer.sub")
     digest = kernel_digest(load, source)
     edited = source.replace(edit, f"{edit}00")
@@ -372,7 +374,7 @@ def make():
 """
 
 
-def test_an_attribute_that_an_outer_method_assigns_is_no_source_change(load: Load) -> None:
+def test_an_attribute_that_a_decorated_method_assigns_is_no_source_change(load: Load) -> None:
     kernel = load(PLANNED.replace("RUNNER", "Runner()"), "suite").make()
     digest = digest_of(kernel)
     kernel(1)
@@ -500,7 +502,7 @@ def test_editing_a_function_in_a_descriptor_is_a_source_change(load: Load, used:
 
 
 @pytest.mark.parametrize("place", ["layer.made", "Layer.made", "vars(layer) and layer.made"])
-def test_editing_code_is_a_source_change_if_another_class_sets_the_name(load: Load, place: str) -> None:
+def test_an_edit_is_seen_even_if_the_kernel_sets_that_name_on_another_class(load: Load, place: str) -> None:
     source = BYSTANDER.replace("ASSIGNS", "type(record).made = 3").replace("PLACE", place)
     digest = kernel_digest(load, source)
     assert kernel_digest(load, source.replace("x + 3", "x + 30")) != digest
@@ -522,7 +524,7 @@ def kernel(n):
 """
 
 
-def test_a_singleton_that_the_first_call_makes_is_no_source_change(load: Load) -> None:
+def test_a_singleton_that_the_first_kernel_call_creates_is_no_source_change(load: Load) -> None:
     module = load(SINGLETON, "suite")
     digest = digest_of(module.kernel)
     module.kernel(1)
@@ -652,7 +654,7 @@ def test_editing_code_in_a_private_subclass_attribute_is_a_source_change(load: L
 
 
 @pytest.mark.parametrize("used", ["tool.make().run(n)", "Tool.make().run(n)"])
-def test_editing_a_method_of_an_object_a_factory_made_is_a_source_change(load: Load, used: str) -> None:
+def test_editing_a_method_of_an_object_from_a_factory_is_a_source_change(load: Load, used: str) -> None:
     source = f"""
 class Tool:
     @classmethod
@@ -715,7 +717,7 @@ def kernel(n):
 
 
 @pytest.mark.parametrize("code", LAZY_OBJECTS.values(), ids=list(LAZY_OBJECTS))
-def test_an_object_that_the_first_call_makes_is_no_source_change(load: Load, code: str) -> None:
+def test_an_object_that_the_first_kernel_call_creates_is_no_source_change(load: Load, code: str) -> None:
     source = f"import functools\nclass Plan:\n    def run(self, n):\n        return n + 1\n{code}"
     module = load(source, "suite")
     digest = digest_of(module.kernel)
@@ -770,7 +772,7 @@ def kernel(x):
         ("Methods().forward(x)", [6, 7]),
     ],
 )
-def test_editing_code_of_an_object_with_attribute_fn_is_a_source_change(
+def test_editing_an_object_with_an_attribute_named_fn_is_a_source_change(
     load: Load, attribute: str, use: str, reached: list[int]
 ) -> None:
     """An attribute with the name of Triton's or Numba's makes no decorated kernel of an object or a class."""
@@ -841,7 +843,7 @@ def kernel(x):
 
 
 @pytest.mark.parametrize("use", ["op.launch(x)", "op.dtype", "len(op)"])
-def test_another_library_class_in_a_class_attribute_is_a_source_change(load: Load, use: str) -> None:
+def test_storing_another_library_class_in_an_attribute_is_a_source_change(load: Load, use: str) -> None:
     def digest(text: str) -> str:
         return kernel_digest(load, source.replace("CLASS", text))
 

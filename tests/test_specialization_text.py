@@ -75,7 +75,7 @@ def test_types_and_alignments_are_read_from_a_specialization_text() -> None:
 @pytest.mark.parametrize(
     "value", [object(), (1, 2), "x" * LONGEST, lambda: 0], ids=["an object", "a tuple", "a long text", "a function"]
 )
-def test_a_launch_with_an_object_or_long_text_gets_no_specialization_text(value: object) -> None:
+def test_no_specialization_text_is_made_for_an_object_or_a_long_text_value(value: object) -> None:
     with pytest.raises(NoText):
         encode_specialization(source(a={"value": value}), [], {})
 

@@ -293,7 +293,9 @@ ATTEMPTS = {
 @pytest.mark.usefixtures("absent_gpu")
 @pytest.mark.parametrize("make", [own_refused_kernel, refused_argument])
 @pytest.mark.parametrize("attempt", ATTEMPTS)
-def test_a_failed_compilation_in_advance_leaves_no_wrong_triton_hash(threads: int, make: Any, attempt: str) -> None:
+def test_a_kernel_that_fails_to_compile_in_advance_keeps_no_unfinished_hash(
+    threads: int, make: Any, attempt: str
+) -> None:
     kernel, functions, arguments = make()
     kwargs = {"grid": (1,), "warmup": False, **arguments}
     call = Call(kernel, ("key",), (torch.zeros(64), 64), kwargs, [])
@@ -325,7 +327,7 @@ SETTINGS = {"scale": 3}
 
 
 @pytest.mark.usefixtures("absent_gpu")
-def test_a_waiting_worker_does_not_compile_a_kernel_that_reads_a_setting(compiled: Compiled, threads: int) -> None:
+def test_a_worker_that_waits_compiles_no_kernel_that_reads_a_python_global(compiled: Compiled, threads: int) -> None:
     def scale():
         return SETTINGS["scale"]
 
@@ -819,7 +821,7 @@ def test_a_verify_run_does_not_measure_a_kernel_with_its_own_benchmark(run, abse
     assert verdict.not_raced == "the kernel has its own benchmark"
 
 
-def test_on_a_triton_without_autotuner_bench_hits_work_with_a_note(run, absent_gpu, monkeypatch) -> None:
+def test_if_triton_lacks_the_method_autotuner_bench_hits_work_with_a_note(run, absent_gpu, monkeypatch) -> None:
     absent_gpu.times_us = {16: 10.0, 32: 20.0}
     lookups = run(is_dumping=True)
     hooked_kernel([16, 32])[(1,)](torch.zeros(128), torch.zeros(128), 3)
@@ -914,7 +916,7 @@ def without_collector() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("way", ["all run", "loaded", "launched", "compiled", "own benchmark", "hit", "verified"])
-def test_the_plugin_keeps_no_tensor_of_a_launch_after_the_launch(
+def test_after_a_launch_the_plugin_keeps_none_of_its_tensors_alive(
     run, absent_gpu, threads, without_collector, way
 ) -> None:
     @triton.autotune(configs=[config(16), config(32), config(64)], key=["n"])
@@ -950,7 +952,7 @@ def test_the_plugin_keeps_no_tensor_of_a_launch_after_the_launch(
     )
 
 
-def test_the_plugin_keeps_no_tensor_after_a_launch_that_fails_for_a_miss(run, absent_gpu, without_collector) -> None:
+def test_after_a_launch_that_fails_for_a_miss_the_plugin_keeps_no_tensor(run, absent_gpu, without_collector) -> None:
     run((), on_miss="error")
     kernel = copy_kernel([config(16), config(32)])
 

@@ -78,7 +78,7 @@ def test_an_entry_is_stale_if_the_pruner_now_adds_a_candidate(session) -> None:
     assert again.outcomes == ["hit", "hit"]
 
 
-def test_a_choice_is_a_hit_if_the_pruner_copies_some_candidates(session) -> None:
+def test_if_the_pruner_returns_copies_of_some_candidates_the_choice_is_a_hit(session) -> None:
     """The pruner makes equal copies of some candidates of the list."""
     first = session(is_dumping=True)
     call(kernel(None))
@@ -101,7 +101,7 @@ def halved_if_odd(configs: Any, named: Any, **kwargs: Any) -> Any:
 
 
 @pytest.mark.parametrize("order", [(100, 101), (101, 100), (100,), (101,)])
-def test_the_choice_of_a_pruner_that_edits_configs_ignores_the_test_order(session, order) -> None:
+def test_if_a_pruner_edits_configs_choices_do_not_depend_on_the_test_order(session, order) -> None:
     """The pruner changes the candidates in place. Every test gets the same choice in any order of tests."""
 
     def choices(run: Any, numbers: tuple[int, ...]) -> list[int]:
@@ -122,7 +122,7 @@ def test_the_choice_of_a_pruner_that_edits_configs_ignores_the_test_order(sessio
 
 
 @pytest.mark.parametrize("order", [(100, 40, 64), (40, 64, 100), (64, 100, 40)])
-def test_pruned_choices_do_not_depend_on_the_order_of_tests(session, order) -> None:
+def test_choices_among_pruned_candidates_do_not_depend_on_the_test_order(session, order) -> None:
     """Each test gets the best of the candidates that the pruner left for it. A single test gets the same choice."""
 
     def early(configs: Any, named: Any, **options: Any) -> Any:
@@ -207,7 +207,7 @@ def test_a_pruner_that_removes_all_candidates_raises_the_error_of_triton(session
     assert (first.lookups, first.run.notes) == ([], [])
 
 
-def test_a_pruner_gets_the_same_config_objects_as_the_kernel_has(session) -> None:
+def test_a_pruner_gets_the_config_objects_of_the_kernel_and_not_copies(session) -> None:
     """The pruner gets the kernel's own list and candidates, and sees itself in the kernel."""
     listed = made(16, 32, 64)
     small, _, large = listed
@@ -249,7 +249,7 @@ class DictConfig(triton.Config, dict):  # type: ignore[type-arg]
 
 
 @pytest.mark.parametrize("config_class", [SlotConfig, DictConfig])
-def test_changes_by_a_pruner_to_config_subclass_objects_are_undone(session, config_class) -> None:
+def test_changes_by_a_pruner_to_configs_of_a_subclass_are_undone_afterwards(session, config_class) -> None:
     """The candidates keep all their attributes, and lose the pruner's changes after the launch."""
     seen = []
 
@@ -277,7 +277,7 @@ def test_changes_by_a_pruner_to_config_subclass_objects_are_undone(session, conf
     assert first.run.notes == []
 
 
-def test_changes_by_a_pruner_to_the_configs_of_an_ignored_kernel_stay(session) -> None:
+def test_a_pruner_can_permanently_change_the_configs_of_an_ignored_kernel(session) -> None:
     """The pruner's changes stay in the kernel's list, as without the plugin."""
     session(is_dumping=True, ignore=("triton:*.copy",))
     autotuner = kernel(halved_if_odd, key=("n",))
@@ -310,7 +310,7 @@ def test_a_pruner_gets_a_tuple_if_the_configs_of_the_kernel_are_a_tuple(session)
     assert first.run.notes == []
 
 
-def test_candidates_that_a_pruner_creates_keep_their_changed_kwargs(session) -> None:
+def test_a_pruners_new_configs_keep_edits_that_are_undone_in_the_old_configs(session) -> None:
     """The new candidates keep the change when the kernel's candidates lose it."""
 
     def halved_anew(configs: Any, named: Any, **kwargs: Any) -> Any:
@@ -325,7 +325,7 @@ def test_candidates_that_a_pruner_creates_keep_their_changed_kwargs(session) -> 
     assert [config.kwargs["BLOCK"] for config in autotuner.configs] == [16, 32, 64]
 
 
-def test_a_pruner_change_of_a_config_value_from_true_to_1_is_undone(session) -> None:
+def test_changing_a_config_value_from_true_to_1_in_a_pruner_is_undone(session) -> None:
     """A digest holds the type of a value, so ``1`` in place of ``True`` is a change."""
 
     def retyped(configs: Any, named: Any, **kwargs: Any) -> Any:

@@ -36,7 +36,7 @@ PROBLEMS = [Problem("toy", "k", (Value("M", m),), GPU) for m in range(300)]
 # Whose turn it is
 
 
-def test_seven_verify_runs_of_a_seventh_each_have_every_problem_once() -> None:
+def test_verifying_a_seventh_in_each_of_seven_runs_covers_each_problem_once() -> None:
     parts = [
         {problem for problem in PROBLEMS if Verify(parse(f"{part}/7"), 100.0).has_turn(problem)} for part in range(1, 8)
     ]
@@ -47,7 +47,7 @@ def test_seven_verify_runs_of_a_seventh_each_have_every_problem_once() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "10%", "0/7", "8/7", "1/0", "7", "some", "-1/7"])
-def test_an_invalid_part_for_option_verify_raises_value_error(text: str) -> None:
+def test_an_invalid_value_of_the_option_verify_raises_a_value_error(text: str) -> None:
     with pytest.raises(ValueError, match="expected all, or a part such as 2/7, not"):
         parse(text)
 
@@ -88,7 +88,7 @@ def race_choice(
     return verdicts[0] if verdicts else None
 
 
-def test_the_verdict_on_a_slower_choice_has_loss_noise_and_a_new_entry() -> None:
+def test_verifying_a_slower_choice_gives_its_loss_the_noise_and_a_new_entry() -> None:
     """The verdict has the loss, the error of the measurement and an entry with the faster choice and all candidates."""
     verdict = race_choice(Gpu(), [41.2, 36.8, 50.0, 80.0])
 
@@ -161,7 +161,7 @@ def test_a_verify_run_gives_the_reason_if_a_choice_cannot_be_measured(contest: A
     assert not verdict.is_slower
 
 
-def test_a_verify_run_drops_a_candidate_that_fails_now() -> None:
+def test_a_verify_run_leaves_out_a_failing_candidate_unless_it_is_the_choice() -> None:
     """If the choice itself fails, the verdict has the error and there is no race."""
 
     class OutOfResources(Exception):
@@ -185,7 +185,7 @@ def test_a_verify_run_drops_a_candidate_that_fails_now() -> None:
     assert own.not_raced == "OutOfResources: shared memory"
 
 
-def test_a_verify_run_compares_no_choice_whose_alternatives_all_fail() -> None:
+def test_if_all_other_candidates_fail_a_verify_run_compares_no_choice() -> None:
     """All rivals fail in their launch, so the choice does not count as raced."""
 
     class OutOfResources(Exception):
@@ -204,7 +204,7 @@ def test_a_verify_run_compares_no_choice_whose_alternatives_all_fail() -> None:
     assert verdict.not_raced == "no candidate except the choice can be launched"
 
 
-def test_on_a_cpu_a_verify_run_reports_12_percent_slower_but_not_7(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_on_a_cpu_a_verify_run_reports_12_percent_slower_but_not_7_percent(monkeypatch: pytest.MonkeyPatch) -> None:
     """A CPU is noisier than a GPU. A loss of 7 % is within its noise, a loss of 12 % is not."""
     monkeypatch.setattr("tests.test_verify.PROBLEMS", [Problem("toy", "k", (), Device("CPU", "avx2", 8))])
 
@@ -226,7 +226,7 @@ def test_on_a_cpu_a_verify_run_reports_12_percent_slower_but_not_7(monkeypatch: 
         {"unknown": 1},
     ],
 )
-def test_a_run_skips_a_damaged_verify_verdict_and_the_gate_rejects_it(damage: dict[str, Any]) -> None:
+def test_a_run_skips_a_damaged_verify_result_and_the_gate_command_rejects_it(damage: dict[str, Any]) -> None:
     """A run leaves it out. The gate over many processes reports it."""
     event = build_verdict_event(Verdict(raced=2, seconds=1.0), Lookup(Identity(PROBLEMS[0], ())))
     damaged = replace(event, data={**event.data, **damage})
@@ -239,7 +239,7 @@ def test_a_run_skips_a_damaged_verify_verdict_and_the_gate_rejects_it(damage: di
 # The gate
 
 
-def test_the_gate_on_slower_choices_names_the_time_setting_if_time_ends() -> None:
+def test_if_verify_time_runs_out_the_gate_on_slower_choices_names_its_option() -> None:
     """The failure names the setting to raise, although another choice had another reason."""
     rows = tuple(ProblemRow(problem, Outcome.HIT) for problem in PROBLEMS[:2])
     lookups = [Lookup(Identity(row.problem, ())) for row in rows]
@@ -269,7 +269,7 @@ NOT_RACED = "the speed of the autotune choices was not checked: no choice was ra
         ({"loaded": ()}, "", NOT_RACED),
     ],
 )
-def test_the_gate_on_slower_choices_fails_a_complete_run_without_a_hit(
+def test_a_complete_run_without_any_hit_fails_the_gate_on_slower_choices(
     changes: dict[str, Any], failure: str, skip_reason: str
 ) -> None:
     """The gate fails if the whole suite ran, as the gate on misses does if no test looked up an entry.

@@ -199,7 +199,9 @@ def test_xla_counts_hits_for_entries_of_another_codegen_version(run: Callable[..
 
 
 @new_format
-def test_of_two_loaded_caches_xla_uses_the_entries_of_the_last(run: Callable[..., XlaRun], tmp_path: Path) -> None:
+def test_if_two_caches_are_loaded_xla_uses_the_entries_of_the_last_one(
+    run: Callable[..., XlaRun], tmp_path: Path
+) -> None:
     """The first cache has stale entries for the same fusions. XLA uses the entries of the second cache."""
     stale = [new_entry(hlo, codegen="deadbeefdeadbeef", version="old") for hlo in (*REDUCTIONS, DOT)]
     current = [new_entry(hlo) for hlo in (*REDUCTIONS, DOT)]
@@ -209,7 +211,9 @@ def test_of_two_loaded_caches_xla_uses_the_entries_of_the_last(run: Callable[...
     assert (xla_run.hits, xla_run.misses) == (4, 0)
 
 
-def test_xla_with_the_legacy_flag_hits_legacy_entries(run: Callable[..., XlaRun], tmp_path: Path) -> None:
+def test_xla_with_the_flag_for_the_old_format_hits_entries_of_that_format(
+    run: Callable[..., XlaRun], tmp_path: Path
+) -> None:
     empty = cache(tmp_path / "empty.pb", [])
     missed = run(empty, "--autotune-tuners=xla", flags=LEGACY_FLAG)
     assert (missed.hits, len(missed.keys)) == (0, 4)
@@ -248,7 +252,9 @@ def test_a_cache_converted_for_xla_is_loaded_by_a_flag_of_xla(
 
 
 @new_format
-def test_xla_without_the_legacy_flag_misses_legacy_entries(run: Callable[..., XlaRun], tmp_path: Path) -> None:
+def test_xla_without_the_flag_for_the_old_format_misses_entries_of_it(
+    run: Callable[..., XlaRun], tmp_path: Path
+) -> None:
     description = "CUDA: 9.0, Cores: 132, DNN version: 9.10.0"
 
     xla_run = run(cache(tmp_path / "cache.textproto", [legacy_entry(description, "{ dot }", 52)]))
