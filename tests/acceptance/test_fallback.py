@@ -89,7 +89,7 @@ def test_with_option_on_miss_nearest_a_new_kernel_uses_its_first_candidate(seria
     assert report["counts"]["tuned"] == 0
 
 
-def test_with_on_miss_first_a_run_without_a_cache_tunes_nothing(serial_suite: Suite, section) -> None:
+def test_with_option_on_miss_first_a_run_without_a_cache_tunes_nothing(serial_suite: Suite, section) -> None:
     serial_suite.write(test_op=OP.format(ms="16", more="", wanted="'slow'"))
 
     result = serial_suite.run("--autotune-on-miss=first")
@@ -107,7 +107,7 @@ def test_option_on_miss_nearest_without_a_loaded_cache_is_a_usage_error(serial_s
     result.stderr.fnmatch_lines(["ERROR: --autotune-on-miss: no cache is loaded*"])
 
 
-def test_a_dump_without_a_load_tunes_despite_on_miss_first(serial_suite: Suite) -> None:
+def test_a_dump_without_a_load_tunes_despite_option_on_miss_first(serial_suite: Suite) -> None:
     serial_suite.write(test_op=OP.format(ms="16", more="", wanted="'fast'"))
 
     serial_suite.dump("--autotune-on-miss=first").assert_outcomes(passed=1)

@@ -237,7 +237,7 @@ def test_off(tune): assert op(tune) == "a"
     serial_suite.run().assert_outcomes(passed=2)
 
 
-def test_a_test_with_a_marker_shares_no_choices_with_other_tests(suite: Suite) -> None:
+def test_a_test_with_a_cache_marker_shares_no_choices_with_other_tests(suite: Suite) -> None:
     write(
         caches(suite, "b"),
         """

@@ -56,7 +56,7 @@ def as_user(suite: Suite, **files: str) -> None:
         ("a dangling link", "is not a folder"),
     ],
 )
-def test_a_run_that_cannot_use_its_lock_folder_passes_and_says_so_once(
+def test_a_run_that_cannot_use_its_lock_folder_passes_with_one_message(
     suite: Suite, section, place: Path, obstacle: str, message: str
 ) -> None:
     """The folder belongs to another user, or is a file or a dangling link. Both runs pass and dump as usual."""

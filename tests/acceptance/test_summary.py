@@ -201,7 +201,7 @@ def test_the_update_command_in_the_summary_quotes_a_path_with_a_space(outdated: 
     result.stdout.fnmatch_lines(["Re-run with '--autotune-load=my cache.textproto' --autotune-update to*"])
 
 
-def test_the_update_command_in_the_summary_keeps_the_slash_of_a_folder(
+def test_the_update_command_shown_keeps_the_slash_at_the_end_of_a_path(
     serial_suite: Suite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     serial_suite.write(test_hit=hit()).run("--autotune-dump=cache/")
@@ -233,7 +233,7 @@ def test_the_header_of_pytest_names_the_loaded_and_dumped_files(suite: Suite, ar
     suite.run(*args).stdout.fnmatch_lines([header])
 
 
-def test_a_run_without_plugin_options_imports_only_the_option_table(
+def test_without_its_options_the_plugin_imports_only_its_table_of_options(
     serial_suite: Suite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     serial_suite.pytester.makepyfile("""

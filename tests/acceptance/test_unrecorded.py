@@ -189,7 +189,7 @@ def test_an_entry_whose_candidates_all_failed_is_a_hit_in_the_next_run(serial_su
     assert serial_suite.cache.read_bytes() == before
 
 
-def test_a_problem_without_a_usable_candidate_counts_as_tuned(serial_suite: Suite) -> None:
+def test_a_problem_whose_candidates_are_all_unusable_counts_as_tuned(serial_suite: Suite) -> None:
     """For example, Inductor measures whether to fuse two kernels, and the answer may be no."""
     answer = CANNOT.replace("record_failure([", "record(None, [Candidate(failed=").replace('ns()}"])', 'ns()}")])')
     answer = answer.replace("import Device", "import Candidate, Device")

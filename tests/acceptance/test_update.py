@@ -206,7 +206,7 @@ def test_marked(tune): assert tune('lib.op', M=1) == "b"
 """
 
 
-def test_an_update_copies_no_choice_from_the_cache_of_a_marker(serial_suite: Suite) -> None:
+def test_an_update_copies_no_choice_from_a_cache_that_a_marker_names(serial_suite: Suite) -> None:
     """The choice of a marker's cache does not replace the entry in the cache of the run."""
     serial_suite.write(test_op=OPS.format(ms="1", more="")).prepare_dump()
     before = serial_suite.cache.read_text()
@@ -359,7 +359,7 @@ def test_an_update_fails_if_a_test_damaged_the_cache(serial_suite: Suite, sectio
     assert "lib.other" in serial_suite.cache.read_text()
 
 
-def test_an_update_restores_a_folder_cache_that_a_test_deleted(serial_suite: Suite) -> None:
+def test_if_a_test_deletes_a_cache_that_is_a_folder_an_update_restores_it(serial_suite: Suite) -> None:
     folder = serial_suite.folder / "cache"
     serial_suite.write(test_op=OPS.format(ms="1, 2, 3", more="")).run("--autotune-dump=cache/")
     names = sorted(file.name for file in folder.glob("*.textproto"))
