@@ -110,7 +110,7 @@ def test_searching_tests_for_kernels_reads_no_attribute_of_proxy_objects() -> No
     assert list(list_reached([(Proxy(), Other(), TypeVar("T"))]))
 
 
-def test_the_report_sums_up_the_kernels_that_each_process_compiled_ahead() -> None:
+def test_the_report_sums_up_kernels_that_processes_compiled_before_the_tests() -> None:
     data = [
         {"kernels": 2, "seconds": 1.25, "failed": 1, "reason": "ValueError: no"},
         {"kernels": 1, "seconds": 0.5, "failed": 0, "reason": ""},

@@ -118,7 +118,7 @@ def test_the_show_command_prints_a_table_for_each_kernel_and_device(run: Run) ->
         (["--device=NVIDIA H*"], {"lib.add", "mm"}),
     ],
 )
-def test_show_command_with_option_kernel_or_device_lists_only_matches(
+def test_show_command_with_option_kernel_or_device_lists_only_matching_rows(
     run: Run, options: Sequence[str], kernels: set[str]
 ) -> None:
     write("a.textproto", entry(), entry(kernel="lib.mul", device=A100), template("ExternKernel mm"))
@@ -243,7 +243,7 @@ def test_diff_command_prints_one_row_for_entries_that_differ_only_in_version(run
     ]
 
 
-def test_diff_command_in_markdown_shows_only_the_params_that_changed(run: Run) -> None:
+def test_diff_command_in_markdown_shows_only_parameters_that_changed(run: Run) -> None:
     def wide(m: int, block: int) -> Entry:
         params = (Value("BLOCK", block), *(Value(f"a_param_with_a_long_name_{number}", 1) for number in range(9)))
         return replace(entry(m), choice=Candidate(params=params, time_us=72040.0))

@@ -93,25 +93,25 @@ def entries_of(collected: Collected) -> list[Entry]:
     return [lookup.entry for lookup in collected.lookups if lookup.entry is not None]
 
 
-def test_an_entry_lists_the_compiled_specializations_of_its_choice(process: Process) -> None:
+def test_an_entry_lists_the_argument_types_for_which_its_choice_was_compiled(process: Process) -> None:
     texts = compiled(process([call()]))
 
     assert texts == {"n=64": ("*fp16:16 *fp16:16 i32:16 fp32 _ =true",)}
 
 
-def test_an_entry_lists_no_specialization_of_candidates_it_did_not_choose(process: Process) -> None:
+def test_an_entry_lists_no_compiled_variant_of_candidates_it_did_not_choose(process: Process) -> None:
     texts = compiled(process([call(), call(), call(), call(64, 1)]))
 
     assert texts == {"n=64": ("*fp16 *fp16:16 i32:16 fp32 _ =true", "*fp16:16 *fp16:16 i32:16 fp32 _ =true")}
 
 
-def test_a_recorded_specialization_includes_the_options_of_the_launch(process: Process) -> None:
+def test_a_recorded_compiled_variant_includes_the_options_of_the_launch(process: Process) -> None:
     (text,) = compiled(process([call(64, 0, enable_fp_fusion=False)]))["n=64"]
 
     assert text == "*fp16:16 *fp16:16 i32:16 fp32 _ =true | enable_fp_fusion=false"
 
 
-def test_a_hit_with_a_new_alignment_adds_a_specialization_to_the_entry(process: Process) -> None:
+def test_a_hit_with_another_pointer_alignment_adds_a_compiled_variant(process: Process) -> None:
     first = process([call()])
     again = process([call(64, 1)], entries_of(first))
 
@@ -121,7 +121,7 @@ def test_a_hit_with_a_new_alignment_adds_a_specialization_to_the_entry(process: 
     assert len(compiled(again, dump_entries=entries)["n=64"]) == 2
 
 
-def test_specializations_are_still_recorded_after_a_tuning_that_is_not_saved(
+def test_compiled_variants_are_recorded_even_after_an_unrecorded_tuning(
     process: Process, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The autotuner compiles the candidates of an earlier key again, for another alignment."""
@@ -138,7 +138,7 @@ def test_specializations_are_still_recorded_after_a_tuning_that_is_not_saved(
     assert with_search == without_search
 
 
-def test_a_load_without_a_dump_records_no_compiled_specialization(process: Process) -> None:
+def test_a_load_without_a_dump_records_no_compiled_variant(process: Process) -> None:
     entries = entries_of(process([call()]))
 
     assert process([call(), call(64, 1)], entries, dumping=False).mode_events == ()

@@ -38,7 +38,7 @@ def test_the_adapter_conformance_tests_pass_for_the_cute_adapter(tmp_path: Path)
     assert " 2 skipped" in done.stdout
 
 
-def test_loading_the_cache_of_a_cute_suite_hits_and_measures_nothing(suite: AdapterSuite) -> None:
+def test_a_load_of_a_cute_suite_has_only_hits_and_measures_nothing(suite: AdapterSuite) -> None:
     suite.edit(
         "test_kernels.py",
         "import host\n",

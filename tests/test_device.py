@@ -115,7 +115,9 @@ def test_a_cpu_device_is_described_by_vector_extension_and_thread_count() -> Non
         (None, None, []),
     ],
 )
-def test_visible_gpus_come_from_cuda_visible_devices_or_nvidia_smi(monkeypatch, visible, listed, expected) -> None:
+def test_the_visible_gpus_are_read_from_cuda_visible_devices_or_nvidia_smi(
+    monkeypatch, visible, listed, expected
+) -> None:
     def run(*args: Any, **kwargs: Any) -> Any:
         if listed is None:
             raise FileNotFoundError("nvidia-smi")

@@ -49,7 +49,7 @@ def blocks(*sizes: int) -> list[dict[str, object]]:
         ([], [], ""),
     ],
 )
-def test_a_stale_reason_names_the_kind_of_change_and_edited_functions(
+def test_the_reason_of_a_stale_entry_names_kind_and_functions_of_the_change(
     names: list[str], digests: list[Digest], words: str
 ) -> None:
     before = [Value(name, "a", "digest") for name in names]
@@ -70,7 +70,9 @@ def test_a_stale_reason_names_the_kind_of_change_and_edited_functions(
     ],
     ids=["one function", "a function and a constant", "added and removed", "more than three", "equal parts"],
 )
-def test_a_stale_reason_names_edited_added_and_removed_functions(before: Digest, now: Digest, words: str) -> None:
+def test_the_reason_of_a_stale_entry_names_edited_new_and_removed_functions(
+    before: Digest, now: Digest, words: str
+) -> None:
     assert describe_difference("source", before, now) == words
 
 
@@ -105,11 +107,11 @@ def test_a_stale_reason_names_edited_added_and_removed_functions(before: Digest,
         "two forms",
     ],
 )
-def test_a_stale_reason_names_added_and_removed_candidates(before: Digest, now: Digest, words: str) -> None:
+def test_the_reason_of_a_stale_entry_names_new_and_removed_candidates(before: Digest, now: Digest, words: str) -> None:
     assert describe_difference("search", before, now) == words
 
 
-def test_the_stored_list_of_candidates_is_short_and_ignores_their_order() -> None:
+def test_the_list_of_candidates_in_a_cache_is_short_and_ignores_their_order() -> None:
     many = [{"BLOCK": block, "warps": warps} for block in range(40) for warps in range(8)]
     shuffled = random.Random(1).sample(many, len(many))
 

@@ -51,7 +51,7 @@ def check_plain(shown: str) -> None:
         ("# a comment", "# a comment"),
     ],
 )
-def test_control_characters_and_ci_commands_in_a_text_are_escaped(text, shown):
+def test_control_characters_and_ci_commands_in_foreign_text_are_escaped(text, shown):
     assert to_one_line(text) == shown
     assert to_one_line(shown) == shown
 

@@ -93,7 +93,7 @@ def read_by_protobuf(written: str) -> Cache | None:
 
 @examples(30)
 @given(cache=caches)
-def test_our_text_reader_and_protobuf_read_the_same_cache_from_a_text(cache):
+def test_our_text_reader_and_protobuf_read_equal_caches_from_the_same_text(cache):
     written = encode(cache, Format.TEXT).decode()
     ours = read_by_us(written)
     assert repr(ours) == repr(read_by_protobuf(written))
@@ -167,7 +167,7 @@ def mutant(chance: random.Random) -> str:
 
 
 @pytest.mark.filterwarnings("ignore:invalid .*escape sequence:DeprecationWarning")
-def test_our_text_reader_accepts_exactly_what_protobuf_accepts():
+def test_our_text_reader_accepts_a_text_exactly_if_protobuf_accepts_it():
     """Our reader passes text with another layout on to protobuf's parser."""
     chance = random.Random(1)
     accepted = 0

@@ -196,7 +196,7 @@ def test_a_key_value_without_a_stable_form_still_gets_a_choice(value: object) ->
     assert tune("lib.gemm", space=[1, 2], run=lambda config: None, key={"m": value}, device="cpu") in (1, 2)
 
 
-def test_a_key_name_not_in_utf8_is_uncacheable_a_kernel_name_is_a_type_error() -> None:
+def test_a_key_name_outside_utf8_is_uncacheable_but_a_kernel_name_is_an_error() -> None:
     """A dump that met one could not be written, nor the next one, which takes over what was tuned."""
     with a_session_of(is_dumping=True) as lookups:
         for value in (1, (1,)):
@@ -591,7 +591,7 @@ def test_tune_uses_the_cpu_if_no_gpu_is_in_use_and_no_device_is_passed() -> None
 # Memory
 
 
-def test_outside_a_plugin_run_function_tune_tunes_each_key_once_per_process() -> None:
+def test_without_a_run_of_the_plugin_tune_tunes_each_key_once_per_process() -> None:
     runs: list[int] = []
 
     def run(config: int) -> float:
@@ -718,7 +718,7 @@ def test_a_tuning_leaves_the_random_number_generators_unchanged() -> None:
 # The package
 
 
-def test_callbacks_of_the_tuned_decorator_get_the_arguments_of_the_call() -> None:
+def test_callbacks_of_the_decorator_tuned_get_the_arguments_of_the_call() -> None:
     """The decorated function keeps its docstring and tunes each key once."""
     script = """
 from pytest_autotune import Measuring, tuned
@@ -830,7 +830,7 @@ def test_a_tuning_keeps_no_reference_to_a_tensor_of_the_caller(fails: str) -> No
         gc.enable()
 
 
-def test_threads_that_compile_see_the_context_variables_of_the_caller() -> None:
+def test_compile_threads_see_the_context_variables_of_the_thread_that_tunes() -> None:
     mode: ContextVar[str] = ContextVar("mode", default="of nobody")
     seen = []
     mode.set("of the test")
@@ -984,7 +984,7 @@ def test_a_generator_under_the_tuned_decorator_is_a_type_error() -> None:
         product(where=coroutine, n=[1, 2])
 
 
-def test_a_function_that_runs_a_coroutine_to_its_end_is_tuned() -> None:
+def test_a_function_that_runs_a_coroutine_to_completion_can_be_tuned() -> None:
     async def launch(config: int) -> int:
         return config
 

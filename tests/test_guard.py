@@ -279,7 +279,7 @@ class NotesErrors(ChooseHook):
         fail("no such field")
 
 
-def test_a_library_error_is_raised_but_an_adapter_error_becomes_a_note(library: Any) -> None:
+def test_an_error_of_the_library_is_raised_and_one_of_the_adapter_is_a_note(library: Any) -> None:
     session, _ = a_session()
     hook = NotesErrors()
     patches = Patches(session, "toy")
@@ -350,7 +350,7 @@ def test_a_tuning_succeeds_even_if_locks_for_workers_and_gpu_raise_errors() -> N
     assert all("PermissionError: [Errno 13] Permission denied: '/dev/shm'" in note for note in session.notes)
 
 
-def test_if_comparing_an_entry_raises_an_error_the_problem_is_a_tuned_miss() -> None:
+def test_if_comparing_an_entry_raises_an_error_its_problem_is_tuned_again() -> None:
     entry = tune(a_session()[0])
     session, lookups = a_session((entry,))
 

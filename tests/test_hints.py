@@ -112,7 +112,7 @@ def test_uncacheable_kernels_get_a_hint_to_fix_the_cause_or_to_ignore_them() -> 
     )
 
 
-def test_a_tuner_that_the_plugin_cannot_patch_gets_a_hint_to_upgrade() -> None:
+def test_a_tuner_that_cannot_be_patched_gets_a_hint_to_upgrade_the_plugin() -> None:
     """If the gate fails, the hint says how to upgrade, report or ignore the tuner."""
     failed = result(LOADED, unhooked=(("toy", "other arguments"),), gate=Gate("0", "could not hook toy"))
 

@@ -96,7 +96,7 @@ def texts_of(path: Path) -> Iterator[str]:
             yield node.value
 
 
-def test_two_classes_have_the_same_name_only_if_they_share_a_protocol() -> None:
+def test_two_classes_have_one_name_only_if_they_implement_the_same_protocol() -> None:
     files_by_class: dict[str, list[str]] = {}
     for file in sorted(ROOT.rglob("*.py")):
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):

@@ -452,7 +452,7 @@ def test_an_inductor_matmul_entry_has_the_times_of_all_templates(gpu_runs: Runs)
     assert any("BLOCK_M=64" in candidate["label"] for candidate in row["candidates"])
 
 
-def test_each_measurement_of_an_inductor_fusion_gets_an_entry_with_a_time(gpu_runs: Runs) -> None:
+def test_each_inductor_fusion_that_is_measured_gets_an_entry_with_a_time(gpu_runs: Runs) -> None:
     rows = gpu_runs.dump.rows("inductor.fusion")
 
     assert [row["kernel"] for row in rows] == ["triton_poi_fused_add_relu", "triton_tem_fused_add_mm_relu"]
@@ -592,7 +592,7 @@ def test_3_with_the_cache_of_the_run_again():
 """
 
 
-def test_torch_compile_uses_the_cache_of_a_marker(cpu_runs: Runs, tmp_path: Path) -> None:
+def test_torch_compile_uses_the_cache_that_a_marker_names(cpu_runs: Runs, tmp_path: Path) -> None:
     (tmp_path / "test_marked.py").write_text(MARKED_SUITE)
     # With the C++ code that the dump compiled. It has no decisions.
     shutil.copytree(cpu_runs.folder / "inductor of the dump", tmp_path / "inductor")

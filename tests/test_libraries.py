@@ -143,7 +143,7 @@ def test_two_installed_distributions_in_one_namespace_package_are_told_apart(mac
     assert [library.name for library in machine.read("lib_space.kernels").libraries] == ["space-helpers"]
 
 
-def test_a_package_behind_a_symbolic_link_counts_as_the_link_target(machine: Machine) -> None:
+def test_a_package_behind_a_symbolic_link_is_treated_like_the_link_target(machine: Machine) -> None:
     """A link to site-packages is one, and a package that is linked into it from a checkout is the user's own."""
     machine.install("real/packages", "lib_helpers-1", lib_helpers=HELPER)
     (machine.folder / "linked").symlink_to(machine.folder / "real")
@@ -203,7 +203,7 @@ class Kernel:
 
 
 @pytest.mark.parametrize("decorator", ["wrapping", "hiding", "Kernel"])
-def test_editing_user_code_under_a_library_decorator_is_a_source_change(machine: Machine, decorator: str) -> None:
+def test_editing_a_function_with_a_library_decorator_is_a_source_change(machine: Machine, decorator: str) -> None:
     machine.install(SITE, "lib_decorators-1", lib_decorators=DECORATORS)
     decorated = f"from lib_decorators import {decorator} as decorator\n\n@decorator\n{HELPER}"
     text = f"{decorated}\ndef kernel(x):\n    return helper(x)\n"
@@ -268,7 +268,7 @@ def test_binding_a_name_to_another_library_function_is_a_source_change(
 
 
 @pytest.mark.parametrize("used", ["math.floor(x)", "sqrt(x)", "operator.add(x, x)", "len(x)"])
-def test_a_standard_library_function_under_its_own_name_is_no_source_part(machine: Machine, used: str) -> None:
+def test_a_standard_library_function_called_by_its_name_is_not_recorded(machine: Machine, used: str) -> None:
     machine.install(SITE, "lib_helpers-1", lib_helpers=HELPERS)
     machine.write("project", lib_kernels=NAMED.format(imported="sqrt", chosen="math.floor", used=used))
 
@@ -276,7 +276,7 @@ def test_a_standard_library_function_under_its_own_name_is_no_source_part(machin
 
 
 @pytest.mark.parametrize("used", ["helper(x)", "lib_helpers.helper(x)", "Thing"])
-def test_an_installed_library_function_is_part_of_the_source_under_its_name(machine: Machine, used: str) -> None:
+def test_a_function_of_an_installed_library_is_recorded_by_its_name(machine: Machine, used: str) -> None:
     machine.install(SITE, "lib_helpers-1", lib_helpers=HELPERS)
     machine.write("project", lib_kernels=NAMED.format(imported="sqrt", chosen="math.floor", used=used))
 

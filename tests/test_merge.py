@@ -58,12 +58,12 @@ def untimed(name: str) -> Entry:
     return replace(entry(), choice=candidate(name), candidates=())
 
 
-def test_a_dump_keeps_the_committed_choice_if_no_candidate_has_a_time() -> None:
+def test_a_dump_keeps_the_committed_choice_if_no_times_were_measured() -> None:
     assert chosen(merge_run(Cache((untimed("a"),)), [MeasuredEntry(untimed("b"))]).cache) == ["BLOCK=a"]
 
 
 @pytest.mark.parametrize(("slower_by", "stays"), [(0.0, True), (NOISE * 0.9, True), (NOISE * 1.1, False)])
-def test_a_dump_keeps_a_committed_choice_that_is_slower_only_within_noise(slower_by: float, stays: bool) -> None:
+def test_a_dump_replaces_a_committed_choice_only_if_slower_beyond_noise(slower_by: float, stays: bool) -> None:
     committed = kept(entry(times={"a": 9.0, "b": 20.0}))
     again = entry(times={"a": 10.0 * (1 + slower_by), "b": 10.0})
 
@@ -169,7 +169,7 @@ def test_tuning_a_problem_anew_removes_its_unused_entries_of_older_source() -> N
     assert merged.counts_text == "1 changed, 1 unchanged"
 
 
-def test_a_used_entry_of_a_loaded_cache_replaces_that_in_the_dumped_file() -> None:
+def test_a_used_entry_of_a_loaded_cache_replaces_the_one_in_the_dumped_file() -> None:
     committed = kept(entry(times={"a": 10.0, "b": 20.0}))
     used = kept(entry(times={"a": 20.0, "b": 10.0}))
 
@@ -192,7 +192,7 @@ def test_if_the_choice_stays_only_a_new_minor_version_of_triton_is_written() -> 
     assert merged("triton 3.7.0", "") == (replace(committed, versions=Versions.parse("triton 3.7.0")),)
 
 
-def test_an_update_with_prune_removes_an_entry_unless_the_run_used_it() -> None:
+def test_option_update_set_to_prune_removes_no_entry_that_the_run_used() -> None:
     dropped, used = kept(entry("dropped")), kept(entry("used"))
 
     merged = merge_run(Cache((dropped, used)), used=[used], dropped={dropped.identity, used.identity})

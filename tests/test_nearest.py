@@ -36,7 +36,7 @@ def test_a_miss_names_only_key_values_that_differ_from_the_nearest_entry() -> No
     assert reason(problem(M=64, N=128), *entries) == "no entry; the nearest entry has N 64 instead of 128"
 
 
-def test_a_miss_names_the_entry_whose_size_is_nearest() -> None:
+def test_a_miss_names_the_entry_whose_size_is_nearest_to_its_own() -> None:
     entries = [problem(M=64, N=n) for n in (16, 112, 256)]
     assert reason(problem(M=64, N=128), *entries) == "no entry; the nearest entry has N 112 instead of 128"
 
@@ -52,7 +52,7 @@ def test_a_miss_names_the_entry_with_the_nearest_numbers_in_a_text_key() -> None
     assert "n 4 instead of 5" in reason(problem(c=Value("c", "a9", "digest"), n=5), *entries)
 
 
-def test_a_miss_names_an_entry_of_another_gpu_only_with_a_device_alias() -> None:
+def test_a_miss_names_an_entry_of_another_gpu_only_if_an_alias_allows_it() -> None:
     assert reason(problem(M=1), problem(OTHER, M=2)) == NO_ENTRY
     assert (
         reason(problem(M=1), problem(OTHER, M=2), alias="Other") == "no entry; the nearest entry has M 2 instead of 1"

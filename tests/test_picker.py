@@ -181,7 +181,7 @@ def test_an_export_to_a_path_with_dots_or_a_tilde_overwrites_no_users_file(
     assert (folder / "p.py").read_text() == "mine"
 
 
-def test_an_exported_choice_that_triton_prunes_is_not_used(export: Export) -> None:
+def test_an_exported_choice_that_triton_pruned_from_the_list_is_not_used(export: Export) -> None:
     exported = export(entry(64, 32), entry(128, 128))
 
     def small(configs: Any, named_args: Any, **others: Any) -> Any:
@@ -195,7 +195,9 @@ def test_an_exported_choice_that_triton_prunes_is_not_used(export: Export) -> No
     assert len(warned) == 1
 
 
-def test_a_thread_with_an_exported_choice_runs_no_benchmark(export: Export, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_thread_that_uses_an_exported_choice_runs_no_benchmark(
+    export: Export, monkeypatch: pytest.MonkeyPatch
+) -> None:
     picked = export(entry(64, 32)).module.pick("lib.add")
     driver = SimpleNamespace(active=SimpleNamespace(get_benchmarker=lambda: lambda call, quantiles: [5.0] * 3))
     monkeypatch.setattr(sys.modules["triton"], "runtime", SimpleNamespace(driver=driver), raising=False)
@@ -243,7 +245,7 @@ def test_argument_nearest_of_an_export_picks_the_choice_of_the_closest_size(expo
     ],
     ids=["exact", "same size", "another size", "another size, if wanted", "alias", "never another architecture"],
 )
-def test_an_exported_choice_is_used_on_another_gpu_of_its_size_or_if_allowed(
+def test_an_exported_choice_is_used_on_a_gpu_of_equal_size_or_if_allowed(
     export: Export, on: Device, options: tuple[str, ...], other_devices: bool, expected: list[int]
 ) -> None:
     # The first is the nearest to all of them in size.

@@ -82,7 +82,7 @@ def test_stopping_the_progress_line_while_it_starts_leaves_no_thread_running(mon
     assert not any(isinstance(thread, Late) for thread in threading.enumerate())
 
 
-def test_the_progress_line_shows_an_inner_tuning_until_it_ends() -> None:
+def test_the_progress_line_shows_a_nested_tuning_until_it_ends() -> None:
     shown: list[str | None] = []
     clock = Clock()
 

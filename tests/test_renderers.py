@@ -64,7 +64,7 @@ def test_the_failed_gate_is_the_first_github_annotation() -> None:
     ]
 
 
-def test_sweep_failures_and_slower_choices_are_annotated_at_their_test() -> None:
+def test_failures_of_a_sweep_and_slower_choices_are_annotated_at_their_test() -> None:
     """A test that failed in a sweep is an error. A slower choice is a warning."""
     (stale,) = missed(1).rows
     failed = Finding("FAILED", "toy:lib.op (M=0)", "ran with BLOCK=8", "test_a.py::test_0", is_failure=True)
@@ -83,7 +83,7 @@ def test_sweep_failures_and_slower_choices_are_annotated_at_their_test() -> None
     )
 
 
-def test_option_on_stale_error_makes_stale_problems_github_error_annotations() -> None:
+def test_with_option_on_stale_error_github_shows_a_stale_problem_as_an_error() -> None:
     assert ci_log.list_annotations(missed(1, on_stale="error"))[0].startswith("::error file=test_a.py")
 
 

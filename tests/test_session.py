@@ -51,7 +51,7 @@ def tune(session: Session, asked: Problem | None = None, **options: Any) -> Entr
         return tuning.entry or tuning.record(FAST, [FAST, SLOW])
 
 
-def test_a_tuning_that_raises_an_error_is_not_recorded_and_not_a_miss() -> None:
+def test_a_tuning_that_raises_an_error_is_neither_recorded_nor_a_miss() -> None:
     session, lookups = a_session(())
 
     with pytest.raises(ZeroDivisionError), open_tuning(session):
@@ -89,7 +89,7 @@ def test_an_adapter_must_reject_an_entry_before_it_asks_for_the_next_one() -> No
             next(offered)
 
 
-def test_with_option_on_stale_error_an_entry_that_an_adapter_rejects_fails() -> None:
+def test_with_option_on_stale_error_rejecting_an_entry_fails_the_test() -> None:
     recorded, _ = a_session()
     session, lookups = a_session((tune(recorded),), on_stale="error")
 
@@ -198,7 +198,7 @@ def test_the_reason_of_a_stale_problem_names_the_most_similar_entry() -> None:
     assert "(kernel, square)" in lookups[0].reason
 
 
-def test_problems_that_eight_threads_tune_at_once_are_all_recorded() -> None:
+def test_if_eight_threads_tune_at_once_all_their_problems_are_recorded() -> None:
     session, lookups = a_session()
     barrier = threading.Barrier(8)
 
@@ -352,11 +352,11 @@ def an_entry(kernel: str, choice: Candidate = FAST, source: str = "s", device: D
         [an_entry("old"), an_entry("older", SLOW)],
     ],
 )
-def test_a_renamed_kernel_is_a_miss_if_no_single_old_entry_matches(others) -> None:
+def test_a_renamed_kernel_is_a_miss_if_no_old_entry_or_two_choices_match(others) -> None:
     assert [(lookup.outcome, lookup.is_tuned) for lookup in after_a_move(*others)] == [(Outcome.MISS, True)]
 
 
-def test_a_renamed_kernel_uses_the_entry_under_an_old_name() -> None:
+def test_a_renamed_kernel_uses_the_entry_saved_under_its_old_name() -> None:
     (lookup,) = after_a_move(an_entry("older"), an_entry("old"))
     assert lookup.reason == "renamed from old"
 

@@ -273,9 +273,7 @@ def kernel(x, BLOCK=4):
     ("old", "new", "changed"),
     [("x + EPS", "x - EPS", "helper"), ("EPS = 1", "EPS = 2", "EPS"), ("BLOCK=4", "BLOCK=8", "kernel")],
 )
-def test_an_edit_of_a_helper_is_recorded_as_a_change_of_this_helper_only(
-    load, old: str, new: str, changed: str
-) -> None:
+def test_editing_a_helper_is_recorded_as_a_change_of_only_this_helper(load, old: str, new: str, changed: str) -> None:
     """A changed constant has its own part, too."""
     before, now = (source_parts(load(text).kernel) for text in (HELPED, HELPED.replace(old, new)))
 
@@ -401,7 +399,7 @@ def test_editing_a_user_module_named_like_a_library_is_a_source_change(load, nam
 
 
 @pytest.mark.parametrize("name", ["jax", "jaxlib"])
-def test_editing_the_jax_class_that_wraps_a_kernel_is_no_source_change(load, name: str) -> None:
+def test_editing_the_class_of_jax_that_wraps_a_kernel_is_no_source_change(load, name: str) -> None:
     """The folder of the library does not matter."""
 
     def digest(body: str) -> str:
@@ -994,7 +992,7 @@ def test_hashing_a_kernels_source_calls_no_getattr_function_of_a_module(load) ->
 
 @pytest.mark.parametrize("edit", [("x + 1", "x + 2"), ("LIMIT = 3", "LIMIT = 4")])
 @pytest.mark.parametrize("source", ["kernel", "module"])
-def test_a_kernel_using_a_module_edited_after_its_import_is_uncacheable(
+def test_a_kernel_that_calls_a_module_edited_after_its_import_is_uncacheable(
     load, source: str, edit: tuple[str, str]
 ) -> None:
     """The file has new text, and the process runs the old code."""

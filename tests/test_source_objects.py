@@ -153,7 +153,7 @@ def kernel_digest(load: Load, source: str) -> str:
 
 
 @pytest.mark.parametrize(("run", "reached"), RUNS, ids=[run for run, _ in RUNS])
-def test_of_an_object_only_members_that_the_kernel_uses_are_in_its_source(
+def test_editing_a_member_of_an_object_counts_only_if_the_kernel_uses_it(
     load: Load, run: str, reached: list[int]
 ) -> None:
     """A class whose object is used as a whole counts with all members, so only the others must not count."""
@@ -334,7 +334,7 @@ BYSTANDERS = ["Function.forward(record, x)", "function.note(record)", "note(reco
 
 @pytest.mark.parametrize("statement", BYSTANDERS)
 @pytest.mark.parametrize("edit", ["x + 1", "x + 2"])
-def test_an_edit_is_seen_even_if_the_kernel_sets_that_name_on_another_object(
+def test_assigning_an_attribute_of_an_object_hides_no_edit_in_another_object(
     load: Load, statement: str, edit: str
 ) -> None:
     source = BYSTANDER.replace("ASSIGNS", statement).replace("PLACE", "layer.sub")
@@ -502,7 +502,7 @@ def test_editing_a_function_in_a_descriptor_is_a_source_change(load: Load, used:
 
 
 @pytest.mark.parametrize("place", ["layer.made", "Layer.made", "vars(layer) and layer.made"])
-def test_an_edit_is_seen_even_if_the_kernel_sets_that_name_on_another_class(load: Load, place: str) -> None:
+def test_assigning_an_attribute_of_a_class_hides_no_edit_in_another_class(load: Load, place: str) -> None:
     source = BYSTANDER.replace("ASSIGNS", "type(record).made = 3").replace("PLACE", place)
     digest = kernel_digest(load, source)
     assert kernel_digest(load, source.replace("x + 3", "x + 30")) != digest

@@ -20,7 +20,7 @@ def candidates(number: int) -> list[Candidate]:
     return [Candidate(params=(Value("BLOCK", block),)) for block in range(number)]
 
 
-def test_a_sweep_seed_picks_one_candidate_whatever_the_order_of_the_list() -> None:
+def test_a_sweep_seed_picks_the_same_candidate_for_every_order_of_the_list() -> None:
     for seed in ("7", "nightly-3"):
         picks = {tuple(parse(seed).ordered(problem(M=8), order)) for order in itertools.permutations(candidates(4))}
         assert len(picks) == 1

@@ -465,7 +465,7 @@ class Holder(threading.Thread):
 
 
 @pytest.mark.skipif(not compiles_in_pools(), reason="this Triton compiles in no threads")
-def test_a_worker_waiting_for_another_workers_choice_compiles_candidates(run, compiled, tmp_path, threads) -> None:
+def test_a_worker_that_waits_for_a_choice_compiles_its_candidates_meanwhile(run, compiled, tmp_path, threads) -> None:
     """A worker waits for another worker's tuning and compiles its candidates meanwhile. It then shares the choice."""
     tuned = run(is_dumping=True)
     call(product_kernel([config(block) for block in CONFIGS]))
@@ -534,7 +534,7 @@ def test_each_timed_launch_follows_an_l2_flush_and_a_busy_wait(run, absent_gpu) 
     assert raced.count("wait") < raced.count("launch") / 3
 
 
-def test_the_measured_times_omit_hooks_and_the_reset_of_tensors(run, absent_gpu) -> None:
+def test_the_measured_times_exclude_hooks_and_the_reset_of_tensors(run, absent_gpu) -> None:
     """Hooks, reset_to_zero and restore_value take effect before each launch of a race. Their time is not measured."""
     absent_gpu.times_us = {16: 5.0, 32: 4.0}
     seen = absent_gpu.seen
@@ -588,7 +588,7 @@ def test_if_one_candidate_runs_out_of_resources_the_others_are_measured(run, abs
 
 
 @pytest.mark.parametrize("error", [RuntimeError("Triton Error [CUDA]: an illegal memory access"), KeyboardInterrupt()])
-def test_a_device_error_or_ctrl_c_ends_a_tuning_and_reaches_the_test(run, absent_gpu, error) -> None:
+def test_a_device_error_or_ctrl_c_stops_a_tuning_and_is_raised_in_the_test(run, absent_gpu, error) -> None:
     """An illegal memory access or Ctrl-C ends the tuning, and nothing is recorded."""
     absent_gpu.fails = {32: (2, error)}
     lookups = run(is_dumping=True)
@@ -774,7 +774,7 @@ class Runnable:
         return self.fn(*args, **kwargs)
 
 
-def test_a_tuned_python_function_is_called_only_to_measure(run, absent_gpu, threads) -> None:
+def test_in_a_tuning_a_plain_python_function_is_called_only_to_measure_it(run, absent_gpu, threads) -> None:
     """A tuned plain Python function is called only to measure it. A hit calls the function once."""
     calls: list[Any] = []
     add = hooked_kernel([16]).fn
@@ -811,7 +811,7 @@ def test_a_tuned_lambda_is_uncacheable_because_it_has_no_name(run, absent_gpu) -
     assert [lookup.reason for lookup in lookups] == ["a lambda has no name"]
 
 
-def test_a_verify_run_does_not_measure_a_kernel_with_its_own_benchmark(run, absent_gpu) -> None:
+def test_a_verify_run_does_not_measure_a_kernel_that_has_its_own_benchmark(run, absent_gpu) -> None:
     absent_gpu.times_us = {16: 10.0, 32: 20.0}
     lookups = run(is_dumping=True)
     hooked_kernel([16, 32])[(1,)](torch.zeros(128), torch.zeros(128), 3)
@@ -844,7 +844,7 @@ def test_if_triton_lacks_the_method_autotuner_bench_hits_work_with_a_note(run, a
     assert session.unhooked_tuners == {}, "hits need no race, so no gate fails"
 
 
-def test_a_kernel_whose_tuning_a_triton_listener_observes_is_uncacheable(run, absent_gpu, monkeypatch) -> None:
+def test_a_kernel_is_uncacheable_if_a_listener_of_triton_observes_its_tuning(run, absent_gpu, monkeypatch) -> None:
     """A listener in Triton's knobs.autotuning makes the lookup uncacheable."""
     seen: list[Any] = []
     lookups = run(is_dumping=True)

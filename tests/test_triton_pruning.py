@@ -37,7 +37,7 @@ def at_most_n(configs: Any, named: Any, **kwargs: Any) -> Any:
         yield triton.Config({"BLOCK": min(config.kwargs["BLOCK"], named["n"])}, num_warps=config.num_warps)
 
 
-def test_a_choice_among_candidates_that_the_pruner_creates_is_a_hit(session) -> None:
+def test_a_choice_among_candidates_that_a_pruner_creates_is_a_hit_in_a_load(session) -> None:
     """The pruner is a generator that makes new candidates at each call."""
     first = session(is_dumping=True)
     assert call(kernel(at_most_n), 32) == 32
@@ -286,7 +286,7 @@ def test_a_pruner_can_permanently_change_the_configs_of_an_ignored_kernel(sessio
     assert [config.kwargs["BLOCK"] for config in autotuner.configs] == [8, 16, 32]
 
 
-def test_after_an_error_in_the_plugin_the_pruned_candidates_are_used(session, monkeypatch) -> None:
+def test_after_an_error_in_the_plugin_triton_uses_the_pruned_candidates(session, monkeypatch) -> None:
     """The launch gets the candidates that it would get without the plugin."""
 
     def broken(config: Any) -> Any:

@@ -126,7 +126,7 @@ def test_verifying_a_choice_that_is_still_fastest_takes_little_time() -> None:
     assert gpu.now_s < 0.1
 
 
-def test_a_verify_run_does_not_report_a_choice_slower_in_one_measurement() -> None:
+def test_a_verify_run_does_not_report_a_choice_that_was_slower_only_once() -> None:
     """Another process slows the choice during the first race only. The choice is not called slower."""
     gpu = Gpu()
 

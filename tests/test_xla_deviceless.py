@@ -237,7 +237,7 @@ def test_xla_with_the_flag_for_the_old_format_hits_entries_of_that_format(
 
 @new_format
 @pytest.mark.parametrize("name", ["results.pb", "results.textproto"])
-def test_a_cache_converted_for_xla_is_loaded_by_a_flag_of_xla(
+def test_a_flag_of_xla_can_load_a_cache_that_was_converted_for_xla(
     run: Callable[..., XlaRun], tmp_path: Path, name: str
 ) -> None:
     entries = [new_entry(hlo) for hlo in (*REDUCTIONS, DOT)]
