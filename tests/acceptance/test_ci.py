@@ -90,7 +90,7 @@ def cases(suite: Suite) -> dict[str, ElementTree.Element]:
     return {case.get("name", ""): case for case in suites.iter("testcase") if case.get("classname") == "autotune_cache"}
 
 
-def test_a_failed_gate_on_misses_is_in_annotations_step_summary_and_junit(
+def test_github_annotations_step_summary_and_junit_xml_report_a_failed_gate(
     outdated: Suite,
 ) -> None:
     """The step summary keeps the text of earlier steps. The failed case of junit.xml has the rows and the command."""
@@ -129,7 +129,7 @@ def test_junit_xml_has_a_passed_case_if_the_gate_on_misses_passes(serial_outdate
     assert cases(serial_outdated) == {}
 
 
-def test_junit_xml_has_a_skipped_case_for_the_gate_on_misses_in_a_dump(serial_outdated: Suite) -> None:
+def test_in_a_dump_junit_xml_has_the_gate_on_misses_as_a_skipped_case(serial_outdated: Suite) -> None:
     serial_outdated.dump("-oautotune_max_misses=0", "--junitxml=junit.xml")
 
     skipped = cases(serial_outdated)["gate"].find("skipped")
@@ -137,7 +137,7 @@ def test_junit_xml_has_a_skipped_case_for_the_gate_on_misses_in_a_dump(serial_ou
     assert skipped.get("message") == "autotune cache misses were not checked: no cache was loaded"
 
 
-def test_the_gate_fails_for_misses_even_if_option_x_ends_the_run(outdated: Suite) -> None:
+def test_misses_fail_the_gate_even_if_option_x_stops_pytest_early(outdated: Suite) -> None:
     later = "".join(f"def test_{number}(): pass\n" for number in range(9))
     test = f"def test_stale(tune):\n    tune('lib.op', M=2, source='two')\n    assert False\n{later}"
     result = outdated.write(**{"tests/test_op": test}).load(GATE, "-x", "--junitxml=junit.xml")

@@ -205,7 +205,7 @@ def suite(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Suite:
 Section = Callable[[pytest.RunResult], list[str]]
 
 
-def test_a_load_without_compiled_kernels_compiles_each_before_its_test(suite: Suite, section: Section) -> None:
+def test_a_load_compiles_each_kernel_ahead_of_its_test_unless_it_is_compiled(suite: Suite, section: Section) -> None:
     """The summary counts the kernels that were compiled ahead.
 
     After a warm load the summary says nothing about them.
@@ -308,7 +308,7 @@ def test_all(all_on_disk):
 KINDS = 2 + 3 + 2 + 6
 
 
-def test_a_kernel_compiled_before_its_test_is_used_for_any_argument_type(suite: Suite) -> None:
+def test_for_every_argument_type_a_kernel_compiled_in_advance_is_reused(suite: Suite) -> None:
     """The launches have arguments of all kinds, and none of them compiles its kernel again."""
     suite.pytester.makepyfile(kinds=ALL_KINDS, test_lib=ALL_TESTS)
     (suite.folder / "lib.py").unlink()
@@ -323,7 +323,7 @@ def test_a_kernel_compiled_before_its_test_is_used_for_any_argument_type(suite: 
 
 
 @pytest.mark.parametrize("off", ["-oautotune_compile_ahead=off", "--collect-only"])
-def test_compiling_kernels_before_their_tests_can_be_turned_off(
+def test_the_ini_or_collect_only_turns_off_compiling_kernels_in_advance(
     suite: Suite, monkeypatch: pytest.MonkeyPatch, off: str
 ) -> None:
     suite.dump()
@@ -350,7 +350,7 @@ def test_kernels_are_compiled_before_their_tests_only_with_a_spare_core(
     assert report["compiled_ahead"]["kernels"] == 5
 
 
-def test_with_option_k_only_kernels_of_selected_tests_compile_in_advance(suite: Suite) -> None:
+def test_a_run_with_option_k_compiles_in_advance_only_for_selected_tests(suite: Suite) -> None:
     suite.dump()
     suite.wants(3)
 
@@ -410,7 +410,7 @@ def dumped_with_a_global(suite: Suite) -> None:
     suite.run("--autotune-dump=cache.textproto")
 
 
-def test_a_kernel_compiled_in_advance_is_stale_if_its_test_sets_a_global(suite: Suite) -> None:
+def test_a_global_set_in_the_test_makes_a_kernel_compiled_in_advance_stale(suite: Suite) -> None:
     """A test sets a global that its kernel reads. The kernel is stale, as it is without compiling ahead."""
     dumped_with_a_global(suite)
     suite.pytester.makepyfile(test_lib=SETS_IT)
@@ -425,7 +425,7 @@ def test_a_kernel_compiled_in_advance_is_stale_if_its_test_sets_a_global(suite: 
 
 
 @needs_hashed_constants
-def test_the_result_of_compiling_while_a_global_changes_is_dropped(
+def test_a_compiled_kernel_is_discarded_if_its_global_changed_meanwhile(
     suite: Suite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     dumped_with_a_global(suite)
@@ -476,7 +476,7 @@ def test_launches_while_it_is_compiled(monkeypatch):
 
 
 @needs_hashed_constants
-def test_triton_still_detects_a_changed_global_while_a_thread_compiles(
+def test_compiling_in_advance_does_not_hide_a_changed_global_from_triton(
     suite: Suite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     dumped_with_a_global(suite)
@@ -533,7 +533,7 @@ def test_scale(monkeypatch):
 """
 
 
-def test_a_kernel_that_a_test_calls_while_it_is_compiled_ahead_is_a_hit(suite: Suite) -> None:
+def test_a_test_that_calls_a_kernel_while_a_thread_compiles_it_gets_a_hit(suite: Suite) -> None:
     """A thread compiles the kernel while the test looks it up. The lookup is a hit and adds no note."""
     suite.dump()
     suite.wants(0)
@@ -565,9 +565,7 @@ def test_if_compiling_kernels_in_advance_fails_the_tests_compile_them(
     assert (ahead["kernels"], ahead["seconds"], ahead["reason"]) == (0, 0, "ValueError: no")
 
 
-def test_each_kernel_is_compiled_once_either_by_its_test_or_before_it(
-    suite: Suite, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_kernel_is_compiled_both_in_advance_and_by_its_test(suite: Suite, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each kernel is compiled once, either ahead or by its test."""
     suite.dump()
     suite.wants(0)
@@ -598,7 +596,7 @@ def copied(x, y, BLOCK: triton.language.constexpr):
     triton.language.store(y + at, triton.language.load(x + at))
 
 
-def test_compiling_kernels_in_advance_also_builds_triton_launchers_in_c(
+def test_compiling_a_kernel_in_advance_also_builds_its_c_launcher(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Triton before 3.7 builds a launcher for its own driver with a C compiler."""

@@ -182,7 +182,9 @@ def test_a_tuning_recovered_from_a_killed_run_removes_no_other_entry(
 
 
 @pytest.mark.parametrize("killed_update", ["--autotune-update", "--autotune-update=new"])
-def test_an_update_with_new_adds_the_tuning_of_a_killed_run(serial_suite: Suite, section, killed_update: str) -> None:
+def test_autotune_update_new_adds_a_killed_runs_tuning_beside_the_old_entry(
+    serial_suite: Suite, section, killed_update: str
+) -> None:
     """The cache has an older entry of the same problem, which stays. An entry of the same code stays as it is."""
     suite = serial_suite.write(test_made=FACTORY)
     suite.dump("-k", "first", SOURCE="first")
@@ -221,7 +223,7 @@ def test_end(tune):
     ],
     ids=["same folder", "another folder", "without a load"],
 )
-def test_the_next_run_saves_the_tuning_of_a_killed_run_in_a_marker_cache(
+def test_the_tuning_of_a_killed_run_is_saved_in_the_cache_its_marker_names(
     serial_suite: Suite, monkeypatch: pytest.MonkeyPatch, folder: str, load: list[str], status: pytest.ExitCode
 ) -> None:
     """The next run writes the tuning into the test's cache. It runs another test, and may begin in another folder."""
@@ -269,7 +271,7 @@ def pytest_runtest_logreport(report):
     assert written(suite) >= finished(suite)
 
 
-def test_a_crash_keeps_the_entries_that_the_cache_already_had(suite: Suite) -> None:
+def test_a_crash_during_a_dump_keeps_the_entries_that_the_cache_had_before(suite: Suite) -> None:
     suite.write(test_before="def test_before(tune): tune('lib.before')").serial.prepare_dump()
     before = suite.cache.read_text()
     (suite.folder / "test_before.py").unlink()
@@ -376,7 +378,7 @@ def test_it(tune):
 """
 
 
-def test_the_next_run_dumps_entries_a_read_only_disk_refused(suite: Suite) -> None:
+def test_entries_that_a_read_only_disk_refused_are_dumped_by_the_next_run(suite: Suite) -> None:
     """The file system becomes read-only during the run. The run fails, and the next run writes its tunings."""
     suite.distribution = []
     disk = suite.folder / "disk"

@@ -95,7 +95,7 @@ def in_production(suite: Suite, script: str = IN_PRODUCTION) -> str:
     return done.stdout.strip()
 
 
-def test_a_miss_logged_in_production_is_listed_by_a_later_test_run(
+def test_a_test_run_lists_the_misses_that_were_logged_in_production(
     serial_suite: Suite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TRITON_INTERPRET", "1")
@@ -131,7 +131,7 @@ UNTIMED = 'PRUNE["early_config_prune"].do_bench'
     [("None", PICK, "None", 4, []), (OWN, BOTH, "None", 3, ["-pxdist", "-n2"]), ("None", PICK, UNTIMED, 4, [])],
     ids=["alone", "composed, with workers", "untimed"],
 )
-def test_an_exported_module_picks_choices_only_outside_runs_of_the_plugin(
+def test_an_exported_module_makes_choices_only_in_runs_without_the_plugin(
     serial_suite: Suite,
     monkeypatch: pytest.MonkeyPatch,
     plain: str,
@@ -183,7 +183,7 @@ def test_triton_tunes_a_problem_that_the_exported_module_lacks(
     assert output.splitlines()[1] == "64 [16, 32, 64, 128] 64 [16, 32, 64, 128]"
 
 
-def test_the_triton_interpreter_runs_an_export_for_gpus_without_tuning(
+def test_under_the_triton_interpreter_an_export_for_gpus_needs_no_tuning(
     serial_suite: Suite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A laptop can run a library whose choices are for GPUs alone. Nothing is measured there."""
@@ -240,7 +240,7 @@ for m, pytest_autotune.ACTIVE_RUNS in ((64, set()), (65, set()), (64, {1})):
 """
 
 
-def test_torch_compile_with_an_export_captures_only_the_choice(tmp_path: Path) -> None:
+def test_torch_compile_captures_only_the_exported_choice_not_all_candidates(tmp_path: Path) -> None:
     update_store(stores.open_store(str(tmp_path / "c.textproto")), lambda now: Cache((entry(64, 32),)))
     assert cli.main(["export", str(tmp_path / "c.textproto"), "--to=python", "-o", str(tmp_path / "_tuned.py")]) == 0
     (tmp_path / "compiled.py").write_text(COMPILED)

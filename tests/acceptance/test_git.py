@@ -111,7 +111,7 @@ def test_git_merge_of_two_tunings_of_a_problem_keeps_the_faster_entry(registered
     assert f"{PATH}:     kept theirs: BLOCK=16, 8 us" in message
 
 
-def test_git_rebase_replays_each_cache_commit_without_conflict(registered: Git) -> None:
+def test_git_rebase_of_two_cache_commits_finds_no_conflict(registered: Git) -> None:
     branches(registered, BASE, [entry(1, 64), *BASE[1:], entry(2)], [*BASE, entry(3)])
     registered("checkout", "-q", "other")
     commit(registered, *BASE, entry(3), entry(4))
@@ -122,7 +122,7 @@ def test_git_rebase_replays_each_cache_commit_without_conflict(registered: Git) 
     assert registered("log", "--oneline", "main..other").stdout.count("\n") == 2
 
 
-def test_git_merge_drops_an_entry_that_one_branch_removed(registered: Git) -> None:
+def test_git_merge_removes_an_entry_that_one_branch_has_removed(registered: Git) -> None:
     branches(registered, BASE, BASE[1:], [*BASE, entry(3)])
 
     message = registered("merge", "other").stderr
@@ -141,7 +141,7 @@ def test_git_merges_every_file_format_of_a_cache(git: Git, path: str) -> None:
     assert entries_of(path) == {entry(1, 16, 8.0), *BASE[1:], entry(2), entry(3)}
 
 
-def test_git_merges_an_unreadable_cache_as_lines_with_conflicts(
+def test_if_a_cache_has_an_unknown_field_git_merge_reports_a_conflict(
     registered: Git, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A branch has an unknown field, so git reports a conflict with markers.
@@ -168,7 +168,7 @@ def test_git_merges_an_unreadable_cache_as_lines_with_conflicts(
     assert registered("ls-files", "--unmerged").stdout, "markers are not added"
 
 
-def test_after_git_setup_git_checkout_merge_resolves_a_cache_conflict(git: Git) -> None:
+def test_running_git_setup_then_git_checkout_merge_resolves_a_cache_conflict(git: Git) -> None:
     """Without the driver, git merges lines and reports a conflict.
 
     After git-setup, `git checkout --merge` resolves the conflict.
@@ -186,7 +186,7 @@ def test_after_git_setup_git_checkout_merge_resolves_a_cache_conflict(git: Git) 
     assert entries_of() == {*BASE[2:], entry(5, 16, 8.0)}
 
 
-def test_git_merges_a_cache_as_lines_if_the_merge_driver_is_missing(registered: Git) -> None:
+def test_without_the_installed_merge_driver_git_merges_a_cache_line_by_line(registered: Git) -> None:
     """The command is no longer installed. Git merges lines and shows plain text."""
     for name in ("merge.pytest-autotune.driver", "diff.pytest-autotune.textconv"):
         value = registered("config", name).stdout.strip()
@@ -253,7 +253,7 @@ def test_git_setup_warns_of_a_path_that_does_not_exist(git: Git, capsys: pytest.
     )
 
 
-def test_git_setup_works_in_a_subfolder_and_with_option_global(
+def test_git_setup_global_in_a_subfolder_edits_gitconfig_and_gitattributes(
     git: Git, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Path("tests").mkdir()
@@ -281,7 +281,7 @@ def test_git_setup_refuses_a_path_outside_the_repository(
     assert not Path(".gitattributes").exists()
 
 
-def test_git_setup_refuses_a_linked_gitattributes_or_path_with_line_break(
+def test_git_setup_refuses_a_gitattributes_link_and_a_path_with_a_line_break(
     git: Git, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     """A .gitattributes that is a link stays as it is. A name with characters of a shell is quoted."""
@@ -305,7 +305,7 @@ def test_git_setup_refuses_a_linked_gitattributes_or_path_with_line_break(
 
 
 @pytest.mark.parametrize("empty", ["ours", "theirs"])
-def test_git_merge_refuses_an_empty_cache_file_of_one_branch(
+def test_git_merge_fails_if_the_cache_file_of_one_branch_is_empty(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, empty: str
 ) -> None:
     """An empty file does not mean that a branch removed all entries. Our file stays as it is."""

@@ -21,7 +21,7 @@ def without_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("gate", GATES)
-def test_an_absent_optional_cache_passes_the_gate_with_a_line(suite: Suite, section, gate: str) -> None:
+def test_the_gate_passes_with_a_line_if_an_optional_cache_does_not_exist(suite: Suite, section, gate: str) -> None:
     result = suite.write().run(OPTIONAL, gate)
 
     assert result.ret == 0
@@ -34,7 +34,7 @@ def test_an_absent_optional_cache_passes_the_gate_with_a_line(suite: Suite, sect
     assert "not checked" in lines[0]
 
 
-def test_without_a_gate_an_absent_optional_cache_adds_one_line(suite: Suite, section) -> None:
+def test_a_run_without_a_gate_prints_a_line_if_an_optional_cache_is_missing(suite: Suite, section) -> None:
     result = suite.write().run(OPTIONAL)
 
     assert result.ret == 0
@@ -43,7 +43,7 @@ def test_without_a_gate_an_absent_optional_cache_adds_one_line(suite: Suite, sec
     )
 
 
-def test_optional_caches_work_in_the_ini_file_and_in_addopts(
+def test_a_load_path_marked_optional_works_in_the_ini_file_and_in_addopts(
     serial_suite: Suite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     serial_suite.write().pytester.makeini("[pytest]\nautotune_load = cache.textproto?optional\n")
@@ -59,7 +59,7 @@ def test_optional_caches_work_in_the_ini_file_and_in_addopts(
 
 
 @pytest.mark.parametrize("gate", GATES)
-def test_the_gate_on_an_optional_cache_passes_on_a_machine_without_a_gpu(
+def test_without_a_gpu_the_gate_passes_if_the_cache_is_optional(
     without_gpu: None, serial_suite: Suite, section, gate: str
 ) -> None:
     serial_suite.write().prepare_dump()
@@ -76,7 +76,7 @@ def test_the_gate_on_an_optional_cache_passes_on_a_machine_without_a_gpu(
     assert serial_suite.load(gate).ret == pytest.ExitCode.TESTS_FAILED, "the same cache, not optional"
 
 
-def test_the_gate_on_an_optional_cache_fails_if_all_tests_skip_with_a_gpu(
+def test_with_a_gpu_even_an_optional_cache_fails_the_gate_if_all_tests_skip(
     serial_suite: Suite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Only what is absent is an excuse."""
@@ -88,7 +88,7 @@ def test_the_gate_on_an_optional_cache_fails_if_all_tests_skip_with_a_gpu(
 
 
 @pytest.mark.parametrize("gate", GATES)
-def test_the_gate_passes_an_optional_cache_of_a_tuner_it_cannot_patch(suite: Suite, section, gate: str) -> None:
+def test_the_gate_passes_if_the_tuner_of_an_optional_cache_cannot_be_patched(suite: Suite, section, gate: str) -> None:
     suite.write().serial.prepare_dump()
 
     result = suite.run(OPTIONAL, gate, TOY_UNKNOWN="1")
@@ -98,7 +98,7 @@ def test_the_gate_passes_an_optional_cache_of_a_tuner_it_cannot_patch(suite: Sui
     assert [line for line in section(result) if line.endswith(reason)]
 
 
-def test_the_gate_passes_an_optional_cache_without_its_adapter(serial_suite: Suite, section) -> None:
+def test_the_gate_passes_if_the_adapter_of_an_optional_cache_is_missing(serial_suite: Suite, section) -> None:
     serial_suite.write().prepare_dump()
     text = serial_suite.cache.read_text().replace('tuner: "toy"', 'tuner: "gone"')
     serial_suite.cache.write_text(text)
@@ -119,7 +119,7 @@ def test_a_miss_in_an_existing_optional_cache_fails_the_gate(suite: Suite) -> No
     assert suite.run(OPTIONAL, "--autotune-max-misses=0").ret == pytest.ExitCode.TESTS_FAILED
 
 
-def test_the_gate_counts_misses_despite_an_absent_optional_cache(serial_suite: Suite, section) -> None:
+def test_a_missing_optional_cache_does_not_hide_misses_from_the_gate(serial_suite: Suite, section) -> None:
     serial_suite.write().prepare_dump()
 
     result = serial_suite.load("--autotune-load=other.textproto?optional", "--autotune-max-misses=0")
@@ -147,7 +147,7 @@ def test_a_damaged_optional_cache_is_a_usage_error(serial_suite: Suite) -> None:
     assert serial_suite.run(OPTIONAL).ret == pytest.ExitCode.USAGE_ERROR
 
 
-def test_the_gate_command_passes_processes_without_gpu_or_cache(
+def test_the_gate_command_passes_if_at_least_one_process_used_the_cache(
     without_gpu: None, serial_suite: Suite, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("AUTOTUNE_RUN_ID", raising=False)

@@ -61,7 +61,7 @@ def test_op(tune): tune("lib.op", M=1)
 """
 
 
-def test_unused_entries_are_checked_if_a_test_module_has_proxy_globals(serial_suite: Suite, section) -> None:
+def test_a_proxy_in_a_test_module_does_not_stop_the_check_of_unused_entries(serial_suite: Suite, section) -> None:
     """The globals are a proxy without an object, and a class that pytest does not collect."""
     suite = serial_suite.write(test_op=ODD_GLOBALS)
     suite.prepare_dump()
@@ -282,7 +282,7 @@ def incomplete(suite: Suite, kind: str) -> tuple[list[str], str]:
 
 
 @pytest.mark.parametrize("kind", INCOMPLETE)
-def test_an_incomplete_run_with_update_prune_removes_no_entry(serial_suite: Suite, section, kind: str) -> None:
+def test_autotune_update_prune_removes_no_entry_in_an_incomplete_run(serial_suite: Suite, section, kind: str) -> None:
     """The summary names no unused entry and says why the run was not complete."""
     args, reason = incomplete(serial_suite, kind)
 
@@ -293,7 +293,7 @@ def test_an_incomplete_run_with_update_prune_removes_no_entry(serial_suite: Suit
     assert entries(serial_suite) == 3
 
 
-def test_update_prune_removes_nothing_if_pytest_addopts_clears_addopts(serial_suite: Suite, section) -> None:
+def test_update_prune_keeps_all_entries_if_an_ini_override_empties_addopts(serial_suite: Suite, section) -> None:
     """The doctest is a test of the suite only by the option in ``addopts``."""
     doctest = "def add():\n    '''\n    >>> 1 + 1\n    2\n    '''"
     shrunk(serial_suite).pytester.makeini("[pytest]\naddopts = --doctest-modules\n")
@@ -335,7 +335,7 @@ def test_an_incomplete_run_with_workers_and_update_prune_removes_no_entry(serial
 
 
 @pytest.mark.parametrize("kind", ["replaced args", "another collection"])
-def test_the_gates_pass_a_run_whose_test_paths_another_plugin_replaced(
+def test_the_gates_pass_if_another_plugin_limits_the_run_to_some_tests(
     serial_suite: Suite, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Such a run is a part of the suite: an entry is not unused, and the part may ask for nothing."""
@@ -361,7 +361,7 @@ def test_the_gates_pass_a_run_whose_test_paths_another_plugin_replaced(
     ids=["more", "absolute", "root"],
 )
 @pytest.mark.parametrize("testpaths", ["tests more", "tests more/test_*.py"])
-def test_update_prune_drops_unused_entries_if_no_plugin_drops_a_test_path(
+def test_update_prune_drops_entries_if_a_plugin_rewrites_paths_but_loses_none(
     serial_suite: Suite, testpaths: str, hook: str
 ) -> None:
     below(serial_suite).pytester.makeini(f"[pytest]\ntestpaths = {testpaths}\n")
@@ -374,7 +374,9 @@ def test_update_prune_drops_unused_entries_if_no_plugin_drops_a_test_path(
 
 
 @pytest.mark.parametrize("typed", [[], ["--pyargs", "below"]])
-def test_update_prune_drops_unused_entries_in_a_pyargs_run_of_a_package(serial_suite: Suite, typed: list[str]) -> None:
+def test_update_prune_drops_unused_entries_if_pyargs_names_the_whole_package(
+    serial_suite: Suite, typed: list[str]
+) -> None:
     package = shrunk(serial_suite).folder / "below"
     package.mkdir()
     (package / "__init__.py").write_text("")
@@ -402,7 +404,7 @@ def test_an_incomplete_run_with_update_prune_still_adds_new_entries(serial_suite
     assert entries(serial_suite) == 4
 
 
-def test_update_prune_with_collect_only_changes_no_cache_file(serial_suite: Suite) -> None:
+def test_update_prune_with_option_collect_only_changes_no_cache_file(serial_suite: Suite) -> None:
     before = shrunk(serial_suite).cache.read_bytes()
 
     result = serial_suite.run(*PRUNE, "--collect-only")
@@ -411,7 +413,7 @@ def test_update_prune_with_collect_only_changes_no_cache_file(serial_suite: Suit
     assert serial_suite.cache.read_bytes() == before
 
 
-def test_update_prune_in_a_run_started_in_a_subfolder_removes_no_entry(
+def test_update_prune_removes_no_entry_if_pytest_starts_in_a_subfolder(
     serial_suite: Suite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shrunk(serial_suite).pytester.makeini("[pytest]\nautotune_load = cache.textproto\n")
@@ -438,7 +440,7 @@ def test_update_prune_in_a_run_started_in_a_subfolder_removes_no_entry(
         ("", ["."]),
     ],
 )
-def test_update_prune_drops_unused_entries_if_all_testpaths_are_named(
+def test_update_prune_drops_unused_entries_if_the_command_names_all_testpaths(
     serial_suite: Suite, testpaths: str, typed: list[str]
 ) -> None:
     """A run without paths is complete, too."""
@@ -450,7 +452,7 @@ def test_update_prune_drops_unused_entries_if_all_testpaths_are_named(
 
 
 @pytest.mark.parametrize("has_ini_file", [True, False])
-def test_update_prune_drops_unused_entries_if_a_rootdir_with_ini_is_named(
+def test_with_option_rootdir_update_prune_needs_an_ini_file_to_drop_entries(
     serial_suite: Suite, monkeypatch: pytest.MonkeyPatch, has_ini_file: bool
 ) -> None:
     """Pytest starts in another folder. Without an ini file the run is not complete."""
@@ -477,7 +479,7 @@ def test_update_prune_drops_unused_entries_if_a_rootdir_with_ini_is_named(
         ("", ["tests"]),
     ],
 )
-def test_update_prune_removes_no_entry_in_a_run_of_other_paths(
+def test_update_prune_removes_no_entry_if_typed_paths_differ_from_testpaths(
     serial_suite: Suite, testpaths: str, typed: list[str]
 ) -> None:
     below(serial_suite).pytester.makeini(f"[pytest]\ntestpaths = {testpaths}\n")
@@ -506,7 +508,9 @@ def below(suite: Suite) -> Suite:
         ["-k", "", "-m", ""],
     ],
 )
-def test_update_prune_drops_unused_entries_if_no_option_deselects_tests(serial_suite: Suite, args: list[str]) -> None:
+def test_update_prune_drops_unused_entries_with_options_that_keep_all_tests(
+    serial_suite: Suite, args: list[str]
+) -> None:
     shrunk(serial_suite).run(*PRUNE, *args)
 
     assert entries(serial_suite) == 2
@@ -559,7 +563,7 @@ def test_inner(tune):
 """
 
 
-def test_a_hit_of_an_outer_tuning_counts_the_inner_entries_as_used(serial_suite: Suite, section) -> None:
+def test_a_hit_counts_the_entries_of_tunings_nested_inside_it_as_used(serial_suite: Suite, section) -> None:
     """Only the outer tuning requests the inner problem. A hit of the outer problem does not run it."""
     serial_suite.write(test_lib=NESTED.format(source="one")).prepare_dump()
 
@@ -572,7 +576,7 @@ def test_a_hit_of_an_outer_tuning_counts_the_inner_entries_as_used(serial_suite:
     assert serial_suite.report("--autotune-load=cache.textproto")["counts"]["hit"] == 2  # both of lib.inner
 
 
-def test_an_update_of_a_renamed_kernel_also_renames_it_in_inner_entries(serial_suite: Suite) -> None:
+def test_renaming_a_kernel_also_renames_it_in_entries_of_nested_tunings(serial_suite: Suite) -> None:
     """The entry's field asked_by gets the new name of the outer tuning."""
     serial_suite.write(test_lib=NESTED.format(source="one")).prepare_dump()
     serial_suite.write(test_lib=NESTED.format(source="one").replace("lib.outer", "lib.renamed"))
@@ -583,7 +587,7 @@ def test_an_update_of_a_renamed_kernel_also_renames_it_in_inner_entries(serial_s
     assert serial_suite.load("--autotune-fail-on-unused").ret == 0
 
 
-def test_an_entry_of_an_inner_tuning_is_unused_if_no_test_tunes_the_outer(serial_suite: Suite) -> None:
+def test_an_entry_of_a_nested_tuning_is_unused_if_its_outer_kernel_is_gone(serial_suite: Suite) -> None:
     serial_suite.write(test_lib=NESTED.format(source="one")).prepare_dump()
     serial_suite.write(test_lib="def test_inner(tune): tune('lib.inner', M=1)")
 
@@ -637,7 +641,7 @@ def test_update_prune_changes_a_cache_outside_rootdir_if_the_ini_names_it(
 
 
 @pytest.mark.parametrize(("typed", "environment"), [(["-p", "no:unittest"], ""), ([], "-p no:unittest")])
-def test_update_prune_without_the_unittest_plugin_removes_no_entry(
+def test_update_prune_removes_no_entry_if_the_unittest_plugin_is_off(
     serial_suite: Suite, typed: list[str], environment: str
 ) -> None:
     shrunk(serial_suite)

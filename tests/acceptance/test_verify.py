@@ -42,7 +42,7 @@ def test_a_verify_run_shows_old_and_new_time_of_each_slower_choice(serial_suite:
     )
 
 
-def test_the_command_to_replace_slower_choices_works_in_front_of_paths(serial_suite: Suite, section: Any) -> None:
+def test_the_printed_options_that_replace_slower_choices_work_before_a_path(serial_suite: Suite, section: Any) -> None:
     serial_suite.write(test_lib=SUITE).prepare_dump()
 
     hint = section(serial_suite.load("--autotune-verify=all", "test_lib.py", **NOW))[-1]
@@ -64,7 +64,7 @@ def test_a_verify_run_measures_each_choice_only_once_despite_many_tests(suite: S
     assert len(suite.tunings) < 600  # launches: two races of a pair come to some 500
 
 
-def test_the_json_report_of_a_verify_run_has_verdicts_and_device_seconds(serial_suite: Suite) -> None:
+def test_the_json_report_of_a_verify_run_names_faster_candidates_and_seconds(serial_suite: Suite) -> None:
     serial_suite.write(test_lib=SUITE).prepare_dump()
 
     report = serial_suite.report("--autotune-load=cache.textproto", "--autotune-verify=all", **NOW)
@@ -113,7 +113,7 @@ def test_a_verify_run_with_an_update_replaces_only_slower_choices(serial_suite: 
     assert serial_suite.cache.read_text() == again
 
 
-def test_three_verify_runs_of_a_third_each_measure_every_choice_once(serial_suite: Suite) -> None:
+def test_verify_runs_over_the_three_thirds_measure_each_choice_exactly_once(serial_suite: Suite) -> None:
     serial_suite.write(test_lib=SUITE).prepare_dump()
 
     raced = []
@@ -125,7 +125,7 @@ def test_three_verify_runs_of_a_third_each_measure_every_choice_once(serial_suit
     assert len(raced) == len(set(raced)) == 4
 
 
-def test_the_gate_on_slower_choices_fails_if_time_ends_before_measuring(serial_suite: Suite, section: Any) -> None:
+def test_with_0_seconds_for_measuring_the_gate_on_slower_choices_fails(serial_suite: Suite, section: Any) -> None:
     """There was no time for a race. The summary counts the choices that were not raced and gives the reason."""
     serial_suite.write(test_lib=SUITE).prepare_dump()
 
@@ -140,7 +140,7 @@ def test_the_gate_on_slower_choices_fails_if_time_ends_before_measuring(serial_s
     )
 
 
-def test_a_verify_run_tunes_misses_and_stale_problems_and_compares_none(serial_suite: Suite) -> None:
+def test_a_verify_run_tunes_misses_and_stale_problems_but_compares_only_hits(serial_suite: Suite) -> None:
     serial_suite.write(test_lib='def test(tune, source="one"): tune("lib.k", source=source, N=1)\n').prepare_dump()
     serial_suite.write(test_lib='def test(tune): tune("lib.k", source="two", N=1); tune("lib.k", N=2)\n')
 
@@ -187,7 +187,7 @@ def test_option_verify_without_a_loaded_cache_is_a_usage_error(serial_suite: Sui
     )
 
 
-def test_option_verify_in_addopts_allows_an_empty_load_option(serial_suite: Suite, section) -> None:
+def test_with_verify_in_addopts_an_empty_load_option_skips_the_check_of_speed(serial_suite: Suite, section) -> None:
     """The empty --autotune-load= loads nothing on purpose. The summary says that there was no choice to race."""
     ini = "[pytest]\naddopts = --autotune-verify=1/7\nautotune_max_drift = 0\nautotune_load = none.textproto\n"
     serial_suite.write(test_lib=SUITE).pytester.makeini(ini)
@@ -200,7 +200,7 @@ def test_option_verify_in_addopts_allows_an_empty_load_option(serial_suite: Suit
     assert lines[-1] == "the speed of the autotune choices was not checked: no cache was loaded"
 
 
-def test_a_verify_run_measures_choices_that_only_a_marker_loads(serial_suite: Suite) -> None:
+def test_a_verify_run_also_measures_choices_that_only_a_marker_loads(serial_suite: Suite) -> None:
     serial_suite.write(test_lib=SUITE).prepare_dump()
     marker = "pytestmark = pytest.mark.autotune_cache(load='cache.textproto')\n"
     (serial_suite.folder / "test_lib.py").write_text(SUITE + marker)
@@ -233,7 +233,7 @@ def test_the_gate_on_slower_choices_fails_if_all_selected_tests_skip(serial_suit
     result.stdout.fnmatch_lines(["!* no test called an autotuned kernel, and no test passed (1 skipped*"])
 
 
-def test_the_gate_on_slower_choices_fails_if_the_whole_suite_has_no_hit(serial_suite: Suite) -> None:
+def test_the_gate_on_slower_choices_fails_if_a_complete_run_has_no_hit(serial_suite: Suite) -> None:
     """The loaded choices fit no problem of the suite. A part of the suite may lack hits, so its drift is not judged."""
     serial_suite.write(test_lib='def test_a(tune): tune("lib.k", N=1)\n').prepare_dump()
     serial_suite.write(test_lib='def test_a(tune): tune("lib.k", N=2)\n')
@@ -281,7 +281,7 @@ def test_the_gate_on_slower_choices_fails_if_the_loaded_cache_is_empty(serial_su
     )
 
 
-def test_a_verify_run_with_update_copies_no_choice_from_a_marker_cache(serial_suite: Suite) -> None:
+def test_a_verify_update_copies_no_choice_from_the_cache_that_a_marker_loads(serial_suite: Suite) -> None:
     test_text = 'def test(tune): assert tune("lib.op", M=1) == "a"\n'
     marked_test = (
         '@pytest.mark.autotune_cache(load="own.textproto")\ndef test_own(tune): assert tune("lib.op", M=1) == "b"\n'
