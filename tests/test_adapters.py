@@ -168,7 +168,7 @@ def test_the_adapter_conformance_tests_fail_for_an_adapter_with_a_bug(
     result.stdout.fnmatch_lines([f"FAILED *{failed}*"])
 
 
-def test_a_broken_adapter_prints_one_line_and_fails_no_test(
+def test_each_broken_adapter_prints_one_line_and_fails_no_test(
     third_party: Suite, tmp_path: Path, monkeypatch: Any, section: Any
 ) -> None:
     add_entry_point(tmp_path, "missing", "no_such_module:Adapter")
@@ -212,7 +212,7 @@ def test_a_broken_adapter_prints_one_line_and_fails_no_test(
     assert any("2 entries written" in line for line in lines)
 
 
-def test_an_adapter_not_named_in_option_autotune_tuners_is_not_loaded(
+def test_an_adapter_that_option_autotune_tuners_does_not_name_is_not_loaded(
     third_party: Suite, tmp_path: Path, monkeypatch: Any, section: Any
 ) -> None:
     add_entry_point(tmp_path, "raising", "raising_adapter:Adapter", "raise RuntimeError('loaded')")

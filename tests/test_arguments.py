@@ -95,7 +95,7 @@ def test_two_different_kernel_arguments_never_get_equal_problem_keys(name: str) 
     assert encoded is None or encoded != encode(second)
 
 
-def test_an_argument_of_a_user_subclass_of_a_cuda_stream_is_uncacheable() -> None:
+def test_a_kernel_argument_whose_class_extends_a_cuda_stream_is_uncacheable() -> None:
     assert not is_stream(UserStream())
     assert encode(UserStream()) is None
 

@@ -23,13 +23,13 @@ def entries_of(combined: CombinedCaches) -> set[Entry]:
     return set(combined.cache.entries)
 
 
-def test_merging_caches_of_shards_keeps_all_entries_of_all_devices() -> None:
+def test_merging_the_caches_of_five_shards_keeps_all_entries_of_both_gpus() -> None:
     shards = {str(m): cache(entry(m), entry(m, device=A100)) for m in range(5)}
 
     assert entries_of(combine_caches(shards)) == {entry(m, device=device) for m in range(5) for device in (H200, A100)}
 
 
-def test_merging_keeps_a_problems_fastest_entry_and_lists_the_conflict() -> None:
+def test_of_two_entries_of_a_problem_a_merge_keeps_the_faster_and_lists_both() -> None:
     slow, fast = entry(block=32, time_us=11.0), entry(block=64, time_us=10.0)
 
     combined = of_two(cache(slow), cache(fast))
@@ -50,7 +50,7 @@ def test_the_bytes_of_a_merged_cache_do_not_depend_on_the_merge_order() -> None:
     assert len(written) == 1
 
 
-def test_a_merge_takes_the_entry_that_one_side_changed_even_if_slower() -> None:
+def test_a_merge_takes_an_entry_that_one_side_changed_even_if_it_is_slower() -> None:
     slower = entry(time_us=20.0)
 
     for sides in ((cache(slower), cache(entry())), (cache(entry()), cache(slower))):
@@ -77,7 +77,7 @@ def test_a_merge_does_not_bring_back_the_entry_of_old_kernel_code() -> None:
     assert entries_of(combined) == {entry(source="new")}
 
 
-def test_a_merge_takes_changed_and_added_entries_of_another_gpu() -> None:
+def test_if_only_one_side_tuned_on_a_gpu_the_merge_takes_all_its_entries() -> None:
     old = cache(entry(), entry(device=A100))
     ours = cache(entry(block=64), entry(device=A100))
     theirs = cache(entry(block=16), entry(device=A100, block=64), entry(2, device=A100))
@@ -90,7 +90,7 @@ def test_a_merge_takes_changed_and_added_entries_of_another_gpu() -> None:
     }
 
 
-def test_a_merge_prefers_an_entry_with_a_choice_to_a_failed_entry() -> None:
+def test_a_merge_prefers_an_entry_with_a_choice_to_one_whose_tuning_failed() -> None:
     """The failure wins only if a run has tried the choice, because the entry then has a higher generation."""
     failed = replace(entry(), choice=None, candidates=(Candidate(failed="no compiler was found"),))
 

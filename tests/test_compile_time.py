@@ -294,7 +294,9 @@ def describe_case(value: Any) -> str:
 
 
 @pytest.mark.parametrize(("kernel", "expected"), KERNELS, ids=describe_case)
-def test_the_functions_a_kernel_calls_decide_which_thread_compiles_it(kernel: Any, expected: CompileTime) -> None:
+def test_the_functions_that_a_kernel_calls_decide_where_and_when_it_compiles(
+    kernel: Any, expected: CompileTime
+) -> None:
     assert CompileTime.from_kernel(kernel) == expected
 
 
@@ -316,7 +318,9 @@ def test_the_functions_a_kernel_calls_decide_which_thread_compiles_it(kernel: An
     ],
     ids=lambda value: PLACES[value] if isinstance(value, CompileTime) else type(value).__name__,
 )
-def test_constant_arguments_decide_which_thread_may_compile_a_kernel(constant: Any, expected: CompileTime) -> None:
+def test_the_constant_arguments_of_a_kernel_decide_where_and_when_it_compiles(
+    constant: Any, expected: CompileTime
+) -> None:
     assert CompileTime.from_kernel(takes_function, [constant]) == expected
 
 
@@ -338,7 +342,7 @@ def reads_computed(y):
     tl.store(y, computed_module.VALUE)
 
 
-def test_a_kernel_using_a_module_getattr_compiles_in_the_launching_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_if_a_kernel_reads_a_module_with_getattr_the_launching_thread_compiles(monkeypatch: pytest.MonkeyPatch) -> None:
     assert CompileTime.from_kernel(reads_computed) == ANYWHERE, "it does not compile"
 
     monkeypatch.setattr(computed_module, "__getattr__", lambda name: SETTINGS["vec"], raising=False)
@@ -346,7 +350,7 @@ def test_a_kernel_using_a_module_getattr_compiles_in_the_launching_thread(monkey
     assert CompileTime.from_kernel(reads_computed) == IN_ITS_THREAD
 
 
-def test_choosing_a_compile_thread_reads_no_attribute_of_an_argument() -> None:
+def test_no_attribute_of_an_argument_is_read_to_choose_the_compiling_thread() -> None:
     class Proxy:
         def __getattribute__(self, name: str) -> Any:
             pytest.fail(f"asked for {name}")
@@ -357,7 +361,7 @@ def test_choosing_a_compile_thread_reads_no_attribute_of_an_argument() -> None:
     assert CompileTime.from_kernel(takes_function, [Proxy()]) == IN_ITS_THREAD
 
 
-def test_a_monkeypatched_tl_function_decides_which_thread_compiles(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_monkeypatched_tl_exp_decides_where_and_when_a_kernel_compiles(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tl, "exp", calls_constexpr)
 
     @triton.jit

@@ -54,11 +54,11 @@ def test_a_candidate_config_may_be_a_mapping_a_dataclass_or_an_object(config: ob
     assert Configurations([config]).find(candidate) is config
 
 
-def test_a_candidate_config_that_is_a_number_has_one_param_named_config() -> None:
+def test_a_candidate_config_that_is_a_plain_number_gets_the_name_config() -> None:
     assert Configurations([128]).list_candidates() == [Candidate(params=(Value("config", 128),))]
 
 
-def test_a_tuple_of_numbers_or_dtypes_in_a_candidate_config_is_cacheable() -> None:
+def test_a_tuple_of_numbers_or_dtypes_in_a_candidate_config_can_be_cached() -> None:
     """A tuple of numbers is readable JSON. A tuple with a dtype keeps a stable text."""
     assert param_value("tile", (64, 128)) == Value("tile", "[64, 128]", "json")
     assert param_value("types", (int, 4)).display_text == "(builtins.int, 4)"
@@ -69,7 +69,7 @@ def test_a_candidate_config_without_a_stable_form_is_uncacheable() -> None:
         Configurations([{"x": object()}])
 
 
-def test_another_order_of_the_candidate_configs_is_no_change() -> None:
+def test_reordering_the_candidate_configs_does_not_change_their_digest() -> None:
     assert Configurations(CONFIGS).digest == Configurations(CONFIGS[::-1]).digest
     assert Configurations(CONFIGS).digest != Configurations(CONFIGS[:1]).digest
 
@@ -84,7 +84,7 @@ def test_an_entry_whose_choice_is_no_longer_a_candidate_is_not_used() -> None:
     assert [digest.parts[0].split()[0] for digest in question.digests()] == ["kernel", "tile"]
 
 
-def test_a_failed_candidate_keeps_one_line_of_its_error_as_the_reason() -> None:
+def test_a_failed_candidate_records_the_first_line_of_its_error() -> None:
     results = SearchResults(Configurations([*CONFIGS, {"tile": (256, 256), "warps": 8}]))
     results.note_time(CONFIGS[0], 12.34567, "20 runs")
     results.note_failure(CONFIGS[1], ValueError("tile at 0x7f001234 is too large\nsecond line"))

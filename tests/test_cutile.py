@@ -36,7 +36,7 @@ def test_the_adapter_conformance_tests_pass_for_the_cutile_adapter(tmp_path: Pat
     assert " 2 skipped" in done.stdout
 
 
-def test_the_cache_of_a_cutile_suite_loads_with_hits_and_is_readable(suite: AdapterSuite) -> None:
+def test_a_loaded_cutile_cache_gives_only_hits_and_is_readable_text(suite: AdapterSuite) -> None:
     loaded = suite.report("test_kernels.py", *LOAD)
     text = (suite.folder / CACHE).read_text()
 
@@ -154,7 +154,7 @@ def test_failing():
 """
 
 
-def test_a_cutile_hit_calls_the_kernel_factory_only_once(suite: AdapterSuite) -> None:
+def test_on_a_hit_cutile_calls_the_function_that_makes_the_kernel_once(suite: AdapterSuite) -> None:
     (suite.folder / "test_factory.py").write_text(FACTORY)
     selection = ["test_factory.py::test_kernel", "-s"]
     dumped = suite.report(*selection, "--autotune-dump=factory.textproto")
@@ -166,7 +166,7 @@ def test_a_cutile_hit_calls_the_kernel_factory_only_once(suite: AdapterSuite) ->
     assert "calls: 1" in loaded["output"]
 
 
-def test_a_cutile_kernel_factory_that_raises_an_error_is_uncacheable(suite: AdapterSuite) -> None:
+def test_a_cutile_kernel_whose_factory_raises_an_error_is_uncacheable(suite: AdapterSuite) -> None:
     (suite.folder / "test_factory.py").write_text(FACTORY)
     report = suite.report("test_factory.py::test_failing", "--autotune-dump=factory.textproto")
 

@@ -23,15 +23,15 @@ def test_two_caches_with_the_same_entries_in_another_order_do_not_differ() -> No
     assert (same.changes, same.unchanged, str(same)) == ((), 2, "no difference")
 
 
-def test_the_diff_calls_an_entry_with_only_a_new_time_a_time_change() -> None:
+def test_the_diff_reports_a_time_change_if_only_the_time_is_new() -> None:
     assert kinds([entry()], [entry(time_us=11.0)]) == [ChangeKind.TIME]
 
 
-def test_the_diff_calls_an_entry_with_only_a_new_label_a_time_change() -> None:
+def test_the_diff_reports_a_time_change_if_only_label_and_tuning_time_are_new() -> None:
     assert kinds([entry()], [replace(entry(), tuning_seconds=9.0, label="x")]) == [ChangeKind.TIME]
 
 
-def test_the_diff_calls_an_entry_with_only_new_versions_a_versions_change() -> None:
+def test_the_diff_reports_a_versions_change_if_only_the_versions_are_new() -> None:
     assert kinds([entry()], [replace(entry(), versions=Versions.parse("triton 4"))]) == [ChangeKind.VERSIONS]
 
 
@@ -61,7 +61,7 @@ def test_the_diff_shows_a_problem_with_edited_source_as_a_single_change() -> Non
     assert kinds([entry(source="s")], [entry(source="t", block=64)]) == [ChangeKind.CHOICE]
 
 
-def test_an_entry_that_both_compared_caches_have_is_in_no_change() -> None:
+def test_the_diff_ignores_an_entry_that_both_compared_caches_have() -> None:
     assert kinds([entry(source="a"), entry(source="b")], [entry(source="b"), entry(source="c")]) == [ChangeKind.CODE]
     assert kinds([entry(source="b")], [entry(source="b"), entry(source="c")]) == [ChangeKind.ADDED]
 
@@ -77,7 +77,7 @@ def test_the_diff_sorts_added_and_removed_entries_by_problem() -> None:
     ]
 
 
-def test_diff_details_only_the_device_with_most_changes_and_counts_others() -> None:
+def test_the_diff_describes_the_gpu_with_most_changes_and_counts_the_others() -> None:
     """The changes on each other device are a single number."""
     old = [entry(m) for m in range(15)] + [entry(device=A100)]
     new = [entry(m, time_us=11.0) for m in range(12)] + [entry(m, block=64) for m in range(12, 15)]
@@ -91,7 +91,7 @@ def test_the_diff_describes_one_changed_choice_in_the_singular() -> None:
     assert str(found([entry(block=32)], [entry(block=64)])) == "1 choice changed"
 
 
-def test_in_an_entry_without_a_choice_the_fastest_candidate_is_the_winner() -> None:
+def test_the_winner_of_an_entry_is_its_choice_or_else_its_fastest_candidate() -> None:
     slow, fast = Candidate("a", time_us=3.0), Candidate("b", time_us=2.0)
     failed = Candidate("c", time_us=1.0, failed="spills")
 
@@ -100,7 +100,7 @@ def test_in_an_entry_without_a_choice_the_fastest_candidate_is_the_winner() -> N
     assert find_winner(entry()) == entry().choice
 
 
-def test_the_diff_calls_another_fastest_candidate_a_changed_choice() -> None:
+def test_if_the_fastest_candidate_changes_the_diff_reports_a_new_choice() -> None:
     def template(first_us: float) -> Entry:
         times = Candidate("a", time_us=first_us), Candidate("b", time_us=5.0)
         return replace(entry(), choice=None, candidates=times)
@@ -109,7 +109,7 @@ def test_the_diff_calls_another_fastest_candidate_a_changed_choice() -> None:
     assert kinds([template(1.0)], [template(9.0)]) == [ChangeKind.CHOICE]
 
 
-def test_the_diff_calls_other_xla_result_bytes_a_changed_choice() -> None:
+def test_the_diff_reports_a_changed_choice_if_the_bytes_of_xla_changed() -> None:
     old = replace(entry(), choice=None, native=b"1")
 
     assert kinds([old], [replace(old, native=b"2")]) == [ChangeKind.CHOICE]

@@ -107,7 +107,7 @@ class ExportedLibrary:
 
 
 @pytest.mark.filterwarnings("ignore:distance_library")
-def test_the_nearest_entry_of_a_missing_problem_is_found_by_size_ratios(
+def test_the_entry_nearest_to_a_missing_problem_has_the_closest_size_ratios(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     entries = [entry(1, 96, 4096), entry(2, 100, 104)]
@@ -119,7 +119,7 @@ def test_the_nearest_entry_of_a_missing_problem_is_found_by_size_ratios(
 
 
 @pytest.mark.filterwarnings("ignore:distance_library")
-def test_a_run_a_shipped_cache_and_an_export_pick_the_same_nearest_entry(
+def test_a_shipped_cache_and_an_export_pick_the_same_nearest_entry_as_a_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Small sizes make many entries equally near. The test looks up 25 keys of each of 200 kernels."""

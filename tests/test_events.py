@@ -53,7 +53,7 @@ def run(tmp_path: Path, request: pytest.FixtureRequest) -> Callable[..., RunFold
 
 
 @pytest.mark.parametrize("kernel", ["renamed", "k"], ids=["another kernel", "another order of the key"])
-def test_a_log_line_keeps_its_problem_even_if_its_entry_has_another(kernel: str) -> None:
+def test_a_log_line_keeps_the_requested_problem_and_the_one_of_its_entry(kernel: str) -> None:
     entry = lookup().result.entry
     problem = replace(entry.problem, kernel=kernel, key=entry.problem.key[::-1])
 
@@ -65,14 +65,14 @@ def test_a_log_line_keeps_its_problem_even_if_its_entry_has_another(kernel: str)
     assert decoded.entry.problem.key == entry.problem.key
 
 
-def test_a_lookup_written_as_a_log_line_is_read_back_unchanged() -> None:
+def test_a_cache_lookup_written_to_the_tuning_log_is_read_back_unchanged() -> None:
     line = lookup().to_event().encode()
 
     assert Lookup.from_event(Event.decode(line)) == lookup()
     assert "\n" not in line
 
 
-def test_the_end_line_of_a_tuning_log_is_read_if_valid_else_skipped() -> None:
+def test_the_closing_line_of_a_tuning_log_is_read_and_an_invalid_one_skipped() -> None:
     data = {
         "notes": ["note"], "untracked": ["triton:k"], "imported_kernels": ["t:k"], "unavailable": ["no GPU"],
         "hypothesis_tests": ["t::t"], "disabled_tests": [],
@@ -112,7 +112,7 @@ def test_lines_of_a_tuning_log_with_invalid_data_are_skipped() -> None:
     assert collect(("gw0", event) for event in wrong) == Collected()
 
 
-def test_a_tuning_log_line_that_a_kill_cut_off_loses_no_other_line(run: Callable[..., RunFolder]) -> None:
+def test_a_tuning_log_whose_last_line_is_cut_off_keeps_its_other_lines(run: Callable[..., RunFolder]) -> None:
     folder = run()
     log = folder.log("gw0")
     log.append(lookup("one").to_event())
@@ -157,7 +157,7 @@ def test_the_tunings_of_a_run_that_wrote_no_cache_are_recovered_once(run: Callab
     assert recovered_in(run()) == []
 
 
-def test_a_tuning_log_in_the_fallback_folder_is_recovered_by_the_next_run(
+def test_the_next_run_finds_a_tuning_log_that_could_not_use_its_usual_folder(
     tmp_path: Path, run: Callable[..., RunFolder]
 ) -> None:
     bases = (tmp_path / "cache", tmp_path / "elsewhere")
@@ -175,7 +175,7 @@ def test_a_tuning_log_in_the_fallback_folder_is_recovered_by_the_next_run(
     assert recovered_in(run(bases=bases)) == []
 
 
-def test_a_log_line_written_while_its_run_ends_is_recovered_afterwards(run: Callable[..., RunFolder]) -> None:
+def test_a_tuning_logged_after_the_run_read_its_logs_is_recovered_next_time(run: Callable[..., RunFolder]) -> None:
     ending = run()
     worker = ending.log("gw0")
     worker.append(lookup("read").to_event())
@@ -196,7 +196,7 @@ def test_the_tuning_logs_of_a_run_are_removed_after_its_dump(tmp_path: Path, run
     assert not folder.path.exists()
 
 
-def test_a_run_ends_normally_if_a_test_closed_the_runs_lock_descriptor(run: Callable[..., RunFolder]) -> None:
+def test_a_run_ends_normally_although_a_test_closed_its_lock_file(run: Callable[..., RunFolder]) -> None:
     folder = run()
     lock = os.path.realpath(folder.path / "lock")
     (descriptor,) = [
@@ -211,7 +211,7 @@ def test_a_run_ends_normally_if_a_test_closed_the_runs_lock_descriptor(run: Call
     assert not folder.path.exists()
 
 
-def test_a_full_disk_loses_only_the_tuning_log_line_being_written(run: Callable[..., RunFolder]) -> None:
+def test_a_full_disk_loses_only_the_log_line_that_was_being_written(run: Callable[..., RunFolder]) -> None:
     folder = run()
     log = folder.log("gw0")
     log.append(lookup("before").to_event())
@@ -229,7 +229,7 @@ def test_a_full_disk_loses_only_the_tuning_log_line_being_written(run: Callable[
     assert log.error == "File too large"
 
 
-def test_tuning_log_lines_that_arrive_by_file_and_by_message_count_once(
+def test_a_log_line_that_is_in_a_file_and_in_a_workers_message_counts_once(
     run: Callable[..., RunFolder],
 ) -> None:
     folder = run()
@@ -265,7 +265,7 @@ def test_a_tuning_log_without_a_folder_keeps_its_lines_in_memory(tmp_path: Path)
     assert log.lines == [lookup().to_event().encode()]
 
 
-def test_a_worker_finds_tunings_of_other_workers_but_not_its_own(run: Callable[..., RunFolder]) -> None:
+def test_a_worker_finds_in_the_logs_only_tunings_that_other_workers_finished(run: Callable[..., RunFolder]) -> None:
     folder = run()
     other_workers = OtherWorkers(folder.path, "gw0")
     folder.log("gw0").append(lookup("own").to_event())
@@ -279,7 +279,7 @@ def test_a_worker_finds_tunings_of_other_workers_but_not_its_own(run: Callable[.
     assert other_workers.find(lookup("own").identity.digest) is None
 
 
-def test_a_worker_does_not_take_the_result_of_a_verify_run_for_a_tuning(run: Callable[..., RunFolder]) -> None:
+def test_a_worker_does_not_reuse_a_verify_measurement_as_a_tuning_result(run: Callable[..., RunFolder]) -> None:
     folder, raced = run(), Event("raced", lookup().identity, claim="verify-1")
     folder.log("gw1").append(raced)
 
@@ -327,7 +327,7 @@ def test_tuning_logs_of_another_user_are_neither_recovered_nor_removed(run: Call
 
 
 @pytest.mark.parametrize("place", ["behind a link", "in the folder"])
-def test_cleaning_up_tuning_logs_removes_no_other_files(
+def test_cleaning_up_tuning_logs_keeps_all_files_that_are_no_logs(
     tmp_path: Path, run: Callable[..., RunFolder], place: str
 ) -> None:
     runs = run().path.parent

@@ -54,7 +54,7 @@ def test_a_tmpdir_in_the_home_folder_is_not_used_for_lock_files(base: Path, monk
     assert list(base.iterdir()) == []
 
 
-def test_a_note_warns_if_only_the_home_folder_could_hold_the_lock_files(
+def test_a_note_warns_if_lock_files_could_only_be_in_the_home_folder(
     base: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOME", str(base.parent))
@@ -121,7 +121,7 @@ def test_a_lock_folder_that_cannot_be_created_gets_a_one_line_note(base: Path, m
 
 
 @pytest.mark.parametrize("worker", ["gw0", "GPU_B-1"])
-def test_removing_the_folder_of_an_ended_run_removes_its_workers_files(tmp_path: Path, worker: str) -> None:
+def test_removing_an_ended_runs_folder_removes_the_files_of_its_workers(tmp_path: Path, worker: str) -> None:
     shared = SharedFolder(tmp_path)
     folder = run_folder(shared)
     member = RunMembership(folder)

@@ -106,7 +106,7 @@ def nested(best: int) -> Any:
     [fastest_at, closure, default, nested, lambda best: partial(distance, best), lambda best: Runner(best).run, Runner],
     ids=["lambda", "closure", "default", "nested", "partial", "method", "callable"],
 )
-def test_another_closure_value_of_a_run_function_is_no_source_change(looked_up: list[Lookup], make: Any) -> None:
+def test_changing_a_closure_value_of_the_run_callback_is_no_source_change(looked_up: list[Lookup], make: Any) -> None:
     """A pointer, a path or a port differs in every run and would make a choice stale forever.
 
     Only the key separates problems.
@@ -252,13 +252,13 @@ def fastest_is(best: Any, **options: Any) -> Any:
     return tune_once(lambda config: now.__setitem__(slice(None), [config]), measuring=Measuring(clock=clock), **options)
 
 
-def test_two_functions_from_one_factory_are_different_key_values() -> None:
+def test_two_functions_from_one_factory_used_as_key_values_are_tuned_apart() -> None:
     assert fastest_is(2, key={"act": scaled_by(1)}, source="") == 2
     assert fastest_is(4, key={"act": scaled_by(2)}, source="") == 4
     assert fastest_is(1, key={"act": scaled_by(2)}, source="") == 4, "the same function, made again"
 
 
-def test_two_functions_from_one_factory_are_different_candidates() -> None:
+def test_two_functions_from_one_factory_can_be_different_candidates() -> None:
     slow, fast = scaled_by(1), scaled_by(2)
 
     assert fastest_is(fast, space=[slow, fast, other], source="") is fast
@@ -364,7 +364,7 @@ def local() -> list[Any]:
     [distance, Runner.run, squared, *local(), lambda x: x, lambda x, scale=SCALE: x],
     ids=["function", "method", "squared", "defaults", "lambda with a tuple", "lambda", "lambda with a constant"],
 )
-def test_a_function_without_closure_keeps_its_key_value_of_old_caches(function: Any) -> None:
+def test_as_a_key_value_a_function_without_closure_is_written_as_in_old_caches(function: Any) -> None:
     """Committed entries have it."""
     assert stable_part("act", function) == stable_value("act", function, carried=False)
 
@@ -393,7 +393,7 @@ def other(config: int) -> int:
     [{"run": counted}, {"run": Runner(2).run}, {"run": lambda f: f(2), "space": [counted, other]}],
     ids=["function", "method", "functions in the space"],
 )
-def test_a_change_of_a_global_memo_dict_causes_no_new_tuning(looked_up: list[Lookup], options: Any) -> None:
+def test_filling_a_global_memo_dict_does_not_tune_a_function_again(looked_up: list[Lookup], options: Any) -> None:
     for _ in range(2):
         _sources.clear()
         tune_once(**options)
@@ -458,7 +458,7 @@ class Launcher:
     [(Launcher, "launch", Runner.run), (Tile, "m", 2), (calls, "__code__", other.__code__)],
     ids=["method", "class attribute", "code of a function"],
 )
-def test_monkeypatching_a_method_or_the_code_is_a_source_change(
+def test_monkeypatching_a_method_attribute_or_code_object_is_a_source_change(
     monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, value: Any
 ) -> None:
     subjects = (Launcher().run, follows)
@@ -614,7 +614,7 @@ def make_classes(fast: int, width: str) -> tuple[Any, Any]:
     ],
     ids=["key", "nested in a key", "axis", "listed"],
 )
-def test_editing_the_class_of_a_key_or_space_value_makes_the_entry_stale(
+def test_editing_the_class_of_a_value_in_key_or_space_makes_the_entry_stale(
     looked_up: list[Lookup], request_with: Any, edited: tuple[int, str]
 ) -> None:
     """The encoded values are the same: Level.FAST, and a tuple of two numbers."""
@@ -631,7 +631,7 @@ def find_part(lookup: Lookup, name: str) -> Value | None:
     return next((value for value in lookup.fingerprint if value.name == name), None)
 
 
-def test_classes_of_plain_values_and_library_enums_are_not_recorded(looked_up: list[Lookup]) -> None:
+def test_an_entry_records_no_classes_of_plain_values_or_of_library_enums(looked_up: list[Lookup]) -> None:
     tune_once(lambda config: 1, {"flag": re.IGNORECASE, "sizes": (1, 2)}, space=[re.DOTALL, re.ASCII])
     tune_once(lambda config: 1, {"n": 1}, space=[{"a": (1, 2), "b": [3]}, {"a": 1}], source="text")
 
@@ -739,7 +739,7 @@ def test_editing_a_class_used_as_a_callback_is_a_source_change(
     assert read_digests() == before
 
 
-def test_editing_a_class_passed_as_compile_callback_is_a_source_change(
+def test_editing_a_class_passed_as_the_argument_compile_is_a_source_change(
     looked_up: list[Lookup], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     @pytest_autotune.tuned(space=[1, 2, 4], compile=Compiled, measuring=AS_TOLD)
@@ -855,7 +855,7 @@ def drawn(trials: int, seed: int) -> dict[str, Any]:
     [[measured(), measured(clock=return_time), measured(clock=another)], [{}, drawn(1, 0), drawn(2, 0), drawn(2, 1)]],
     ids=["clock", "strategy"],
 )
-def test_tuning_with_another_clock_or_strategy_does_not_reuse_the_choice(
+def test_changing_the_clock_or_search_strategy_tunes_a_function_again(
     looked_up: list[Lookup], options_of_calls: list[dict[str, Any]]
 ) -> None:
     for options in [*options_of_calls, *options_of_calls]:
@@ -864,7 +864,7 @@ def test_tuning_with_another_clock_or_strategy_does_not_reuse_the_choice(
     assert len({lookup.fingerprint for lookup in looked_up}) == len(looked_up) == len(options_of_calls)
 
 
-def test_the_committed_cache_of_the_example_suite_fits_its_numba_kernel(
+def test_the_cache_of_the_example_suite_is_up_to_date_for_its_numba_kernel(
     looked_up: list[Lookup], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The entries of multiply_tiles have the fingerprint that the current code gives."""

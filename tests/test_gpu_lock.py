@@ -107,7 +107,7 @@ def test_the_gpu_lock_is_released_by_the_last_measuring_thread(
     assert is_free(path)
 
 
-def test_measurements_after_a_gpu_lock_time_out_are_marked_as_disturbed(tmp_path: Path, path: Path) -> None:
+def test_measuring_without_the_gpu_lock_after_a_time_out_is_marked_unreliable(tmp_path: Path, path: Path) -> None:
     other_process = FileLock(path)
     other_process.acquire()
     lock = Locks(0.05, lambda: "gpu", SharedFolder(tmp_path))
@@ -138,7 +138,7 @@ def test_a_child_forked_while_measuring_inherits_no_gpu_lock(tmp_path: Path) -> 
     assert time.monotonic() - started < SOON_S / 2
 
 
-def test_a_child_forked_after_measuring_takes_its_own_gpu_lock(tmp_path: Path) -> None:
+def test_a_child_forked_after_measuring_locks_the_gpu_itself(tmp_path: Path) -> None:
     lock = Locks(SOON_S, lambda: "gpu", SharedFolder(tmp_path))
     with lock.measuring():
         pass
@@ -151,7 +151,7 @@ def test_a_child_forked_after_measuring_takes_its_own_gpu_lock(tmp_path: Path) -
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 1
 
 
-def test_without_a_lock_folder_measurements_are_marked_as_disturbed(tmp_path: Path) -> None:
+def test_without_a_folder_for_the_gpu_lock_measurements_are_marked_unreliable(tmp_path: Path) -> None:
     lock = Locks(1, lambda: "gpu", SharedFolder(tmp_path / "not there"))
 
     for _ in range(2):

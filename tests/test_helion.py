@@ -239,7 +239,7 @@ def test_all_trials_of_the_helion_setting_best_of_k_are_in_one_entry(kernels: An
 
 
 @needs_toy
-def test_helion_tunes_even_if_the_cache_of_helion_itself_has_an_entry(kernels: Any) -> None:
+def test_helion_tunes_although_its_own_cache_has_an_entry(kernels: Any) -> None:
     cache = sys.modules["helion.autotuner"].LocalAutotuneCache
     kernel = make_kernel(kernels, kernels.double.fn)
     cache.entries[kernel.name] = kernels.helion.Config(block_sizes=[7])
@@ -294,7 +294,7 @@ def test_a_loaded_helion_choice_that_does_not_compile_is_stale(kernels: Any) -> 
 
 
 @needs_toy
-def test_a_choice_that_a_helion_config_filter_changed_is_loaded_as_a_hit(kernels: Any) -> None:
+def test_a_choice_changed_by_the_config_filter_of_helion_loads_as_a_hit(kernels: Any) -> None:
     kernel = make_kernel(kernels, kernels.double.fn, configs=kernels.add.configs, autotune_config_filter=double_blocks)
     with hook_adapter() as (_, lookups):
         config = tune(kernel, torch.ones(8))
@@ -402,7 +402,7 @@ class Settings(NamedTuple):
     splits: int | None
 
 
-def test_all_fields_of_a_non_tensor_helion_argument_are_in_the_key() -> None:
+def test_every_field_of_a_helion_argument_that_is_no_tensor_is_in_the_key() -> None:
     """A part that is no tensor's may hold falsy values, which a set of static dimensions cannot."""
     arguments = [Settings(torch.float16, (4,), splits) for splits in (0, None)]
     values = [list(_list_argument_values("x", argument, tuple(argument))) for argument in arguments]

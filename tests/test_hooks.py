@@ -56,7 +56,7 @@ def costly(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("name", TUNERS)
-def test_the_table_of_known_tuners_agrees_with_each_adapter_class(name: str) -> None:
+def test_the_table_of_known_tuners_has_the_same_values_as_the_adapters(name: str) -> None:
     """The table is read before an adapter is imported."""
     adapter = importlib.import_module(TUNERS[name].adapter_module).Adapter
 
@@ -82,7 +82,7 @@ def session_of(entries: tuple[Entry, ...] | None = None, **policy: Any) -> Sessi
     ],
     ids=["dump", "load with entries", "load without", "update", "asked for", "a part asked for", "another asked for"],
 )
-def test_a_costly_adapter_starts_only_for_a_dump_for_entries_or_if_named(
+def test_without_a_dump_or_entries_a_costly_adapter_starts_only_if_named(
     session: Session, tuners: tuple[str, ...] | None, hooked: int
 ) -> None:
     hooks = Hooks(session, tuners)
@@ -93,7 +93,7 @@ def test_a_costly_adapter_starts_only_for_a_dump_for_entries_or_if_named(
     hooks.uninstall()
 
 
-def test_a_cache_loaded_by_a_test_starts_its_adapter_only_once() -> None:
+def test_a_cache_that_a_test_loads_starts_the_adapter_it_needs_just_once() -> None:
     session = session_of(())
     hooks = Hooks(session, None)
     hooks.install()
@@ -151,7 +151,7 @@ class Empty(Loader):
 
 
 @pytest.mark.parametrize("has_wrapts", [True, False])
-def test_an_adapter_patches_a_library_even_beside_other_import_hooks(
+def test_an_adapter_patches_a_library_even_if_others_have_import_hooks(
     monkeypatch: pytest.MonkeyPatch, has_wrapts: bool
 ) -> None:
     monkeypatch.delitem(sys.modules, "costly_library")
@@ -205,7 +205,7 @@ def test_an_error_in_the_prepare_method_of_an_adapter_is_noted_only_once(monkeyp
         (None, ("inductor.template:triton_*",), False),
     ],
 )
-def test_naming_inductor_in_an_option_also_selects_inductor_config(
+def test_an_option_that_names_inductor_also_covers_the_tuner_inductor_config(
     tuners: tuple[str, ...] | None, ignore: tuple[str, ...], ignored: bool
 ) -> None:
     session = session_of(tuners=tuners, ignore=ignore)
@@ -214,7 +214,7 @@ def test_naming_inductor_in_an_option_also_selects_inductor_config(
         assert is_excluded("inductor.config", "triton_poi_fused_add") is ignored
 
 
-def test_a_paused_or_ended_plugin_leaves_tuning_to_the_library(capsys: pytest.CaptureFixture[str]) -> None:
+def test_while_the_plugin_is_paused_or_ended_libraries_tune_by_themselves(capsys: pytest.CaptureFixture[str]) -> None:
     """After the end of the run, one line names each kernel, except for kernels that the user left out."""
     session = session_of(ignore=("toy:lib.left_out",))
     session.is_paused = True

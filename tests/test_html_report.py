@@ -104,7 +104,7 @@ def test_the_html_report_shows_the_commit_and_command_of_the_run() -> None:
     ("device", "share"),
     [(GPU, 0.03), (Device("CPU", "amx", 2), 0.1), (Device("Triton interpreter", "interpreter"), 2)],
 )
-def test_the_html_report_shows_candidates_within_device_noise_as_a_tie(device: Device, share: float) -> None:
+def test_the_html_report_calls_times_within_the_noise_of_the_gpu_a_tie(device: Device, share: float) -> None:
     (row,) = summary(1).rows
     row = replace(row, problem=replace(row.problem, device=device))
 
