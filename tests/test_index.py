@@ -33,7 +33,7 @@ def index(request) -> EntryIndex:
     return crossed(index) if request.param == "encoded" else index
 
 
-def test_the_entry_index_lists_entries_with_a_key_for_every_device(index):
+def test_the_entry_index_lists_the_entries_of_one_key_on_all_devices(index):
     assert set(index.list_same_key(entry("add").problem)) == {entry("add"), entry("add", device=MI300)}
     assert list(index.list_same_key(entry("add", 2, MI300).problem)) == [entry("add", 2)]
 
@@ -49,7 +49,7 @@ def test_the_entry_index_lists_all_tuners_and_the_devices_of_each_tuner(index):
     assert index.list_devices("xla") == {MI300}
 
 
-def test_of_two_loaded_caches_the_entry_of_the_last_takes_precedence():
+def test_if_two_loaded_caches_have_an_entry_the_one_loaded_last_is_used():
     slow, fast = entry("add", time_us=9.0), entry("add", time_us=1.0)
     for index in (
         EntryIndex.from_caches([Cache((fast,)), Cache((slow,))]),
@@ -58,7 +58,7 @@ def test_of_two_loaded_caches_the_entry_of_the_last_takes_precedence():
         assert [same_key_entry.choice.time_us for same_key_entry in index.list_same_key(fast.problem)] == [9.0, 1.0]
 
 
-def test_the_entry_index_finds_kernels_that_have_the_same_source(index) -> None:
+def test_the_entry_index_lists_all_kernels_with_a_given_source(index) -> None:
     assert sorted(index.list_kernels_with_fingerprint("triton", (Value("source", "one"),))) == ["add", "mul"]
     assert not index.list_kernels_with_fingerprint("triton", (Value("source", "two"),))
     assert not index.list_kernels_with_fingerprint("triton", ())

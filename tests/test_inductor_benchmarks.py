@@ -75,7 +75,7 @@ def hooked(inductor: Any, gpu: Gpu) -> tuple[Benchmarks, Session]:
     return part, session
 
 
-def test_the_plugin_replaces_the_inductor_benchmark_only_during_a_tuning() -> None:
+def test_inductors_benchmark_is_replaced_only_while_the_plugin_tunes() -> None:
     inductor = Inductor()
     part, _ = hooked(inductor, Gpu())
     tuning = a_tuning()
@@ -120,7 +120,7 @@ def test_each_thread_takes_the_gpu_lock_only_for_its_own_tuning() -> None:
         (True, {}),
     ],
 )
-def test_calls_on_a_cpu_and_unknown_calls_are_timed_by_inductor_itself(
+def test_benchmarks_on_a_cpu_or_with_unknown_arguments_are_left_to_inductor(
     deterministic: bool, arguments: dict[str, Any]
 ) -> None:
     inductor = Inductor(deterministic)
@@ -130,7 +130,7 @@ def test_calls_on_a_cpu_and_unknown_calls_are_timed_by_inductor_itself(
         assert inductor.benchmarker.benchmark(lambda: 5.0, **arguments) == INDUCTORS_TIME_MS
 
 
-def test_a_call_that_raises_while_measured_is_repeated_by_inductor() -> None:
+def test_if_the_plugins_measurement_raises_inductor_measures_the_call_itself() -> None:
     inductor = Inductor()
     part, session = hooked(inductor, Gpu())
 
@@ -143,7 +143,7 @@ def test_a_call_that_raises_while_measured_is_repeated_by_inductor() -> None:
     assert not session.notes
 
 
-def test_a_torch_with_an_unknown_benchmark_measures_itself_with_a_note() -> None:
+def test_if_torch_has_an_unknown_benchmark_a_note_says_that_torch_measures() -> None:
     _, session = hooked(SimpleNamespace(), Gpu())
 
     assert session.notes == ["inductor: this torch has a benchmark that pytest-autotune does not know; torch measures"]
@@ -157,7 +157,7 @@ class CachingAutotuner:
     def bench(self, launcher: Any, args: Any, with_profiler: Any, kwargs: Any) -> None: ...
 
 
-def test_on_an_unknown_torch_a_note_says_candidates_are_timed_one_by_one() -> None:
+def test_if_inductor_changed_a_note_says_that_candidates_are_timed_in_turn() -> None:
     session, _ = a_session()
     patches = Patches(session, "inductor.config")
 
@@ -226,7 +226,7 @@ def test_measured_candidates_get_copies_of_arguments_that_they_change() -> None:
     assert kernel.arguments == {"copy of x"}
 
 
-def test_measuring_does_not_replace_a_benchmarker_of_the_user() -> None:
+def test_measuring_does_not_replace_a_benchmarker_that_the_user_set() -> None:
     inductor = Inductor()
     part, _ = hooked(inductor, Gpu())
     inductor.benchmarker = SimpleNamespace(benchmark=lambda: 1.0, benchmark_gpu=lambda: 1.0)

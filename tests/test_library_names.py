@@ -80,7 +80,7 @@ ADDED = [
 
 
 @pytest.mark.parametrize(("bound", "used", "digest"), SAID)
-def test_a_triton_function_under_its_own_name_adds_nothing_to_the_source(
+def test_the_source_digest_omits_a_triton_function_used_under_its_own_name(
     read: Any, bound: str, used: str, digest: str
 ) -> None:
     source = read(bound, used)
@@ -90,7 +90,7 @@ def test_a_triton_function_under_its_own_name_adds_nothing_to_the_source(
 
 
 @pytest.mark.parametrize(("bound", "used", "name", "digest"), ADDED)
-def test_a_triton_function_under_an_alias_is_part_of_the_recorded_source(
+def test_the_source_digest_has_a_triton_function_that_is_used_under_an_alias(
     read: Any, bound: str, used: str, name: str, digest: str
 ) -> None:
     source = read(bound, used)
@@ -99,12 +99,12 @@ def test_a_triton_function_under_an_alias_is_part_of_the_recorded_source(
     assert source.digest == digest
 
 
-def test_kernels_that_use_different_library_functions_differ_in_source() -> None:
+def test_kernels_that_call_different_triton_functions_have_different_digests() -> None:
     digests = [case[-1] for case in (*SAID, *ADDED)]
     assert len(set(digests)) == len(digests)
 
 
-def test_the_list_of_functions_in_both_tl_and_libdevice_is_complete() -> None:
+def test_the_list_of_functions_that_tl_and_libdevice_share_is_complete() -> None:
     """One name can be bound to either of two such functions: a digest has to name one of them."""
     import triton.language as tl
     from triton.language.extra import libdevice

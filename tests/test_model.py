@@ -62,7 +62,7 @@ def test_an_entry_is_a_failure_if_every_candidate_failed(candidates: tuple[Candi
         (Candidate(time_us=1.0), "default"),
     ],
 )
-def test_a_candidate_is_shown_by_its_parameters_or_else_its_label_or_id(candidate: Candidate, words: str) -> None:
+def test_a_candidate_without_parameters_is_shown_by_its_label_or_else_its_id(candidate: Candidate, words: str) -> None:
     """An id may be a digest, which a reader cannot understand."""
     assert str(candidate) == words
 
@@ -169,7 +169,7 @@ def test_problems_are_sorted_by_key_values_as_numbers_and_not_as_text() -> None:
     ]
 
 
-def test_problems_that_differ_in_one_field_hash_differently() -> None:
+def test_problems_that_differ_in_any_field_have_different_hashes() -> None:
     problem_of_m = Problem("t", "k", (Value("M", 1),), GPU)
     other_problems = [
         Problem("t", "k", (Value("N", 1),), GPU),

@@ -59,7 +59,7 @@ def kernels(suite: Suite) -> list[str]:
         pytest.param({**MOVED_FILE, "old": "from new import copy"}, "", "new.copy", id="kept for importers"),
     ],
 )
-def test_a_moved_kernel_is_a_hit_and_an_update_renames_its_entry(
+def test_a_moved_or_renamed_kernel_is_a_hit_and_an_update_renames_its_entry(
     a_suite: Suite, files: dict[str, str], remove: str, now: str
 ) -> None:
     """The lookups are hits and name the kernel's old name. An update renames the entries and changes nothing else."""

@@ -69,7 +69,7 @@ NAMES = [field.name for field in fields(Collected)]
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_sample_report_of_these_tests_has_no_field_with_its_default(name: str) -> None:
+def test_the_sample_of_these_tests_sets_every_field_to_a_non_default_value(name: str) -> None:
     assert getattr(COLLECTED, name) != getattr(Collected(), name)
 
 
@@ -94,7 +94,7 @@ def test_the_gate_over_one_process_keeps_every_field_of_its_json_report(name: st
 
 
 @pytest.mark.parametrize(("on_miss", "joint_on_miss"), [("first", "first"), ("error", "tune")])
-def test_gate_command_takes_on_miss_from_reports_only_if_they_all_agree(on_miss: str, joint_on_miss: str) -> None:
+def test_if_reports_differ_in_option_on_miss_gate_command_assumes_tune(on_miss: str, joint_on_miss: str) -> None:
     records = {}
     for name, value in (("a.json", "first"), ("b.json", on_miss)):
         result = RunResult(request=RunRequest(policy=Policy(on_miss=value)))

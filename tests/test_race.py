@@ -93,7 +93,7 @@ def race(
     return running.choice, results, Counter(launched)
 
 
-def test_measuring_finds_the_fastest_of_kernels_of_about_5_microseconds() -> None:
+def test_among_kernels_of_about_5_microseconds_measuring_finds_the_fastest() -> None:
     """A kernel may run for less time than its launch takes. The race still finds the fastest kernel and its time."""
     times_us = [6.0, 5.0, 4.6, 4.3, 4.5, 9.0]
 
@@ -156,7 +156,7 @@ def test_the_choice_on_a_noisy_device_is_within_2_percent_of_the_fastest(seed: i
         assert times_us[choice] <= min(times_us) * 1.02
 
 
-def test_repeated_tunings_with_a_coarse_timer_mostly_choose_the_same() -> None:
+def test_repeated_tunings_with_a_coarse_timer_mostly_pick_the_same_candidate() -> None:
     """The candidates' times differ by about as much as a tick of the timer.
 
     At least 18 of 20 races give the same choice.
@@ -170,7 +170,7 @@ def test_repeated_tunings_with_a_coarse_timer_mostly_choose_the_same() -> None:
     assert max(times_us[choice] for choice in choices) < 4.51 * 1.02
 
 
-def test_two_processes_mostly_choose_the_same_although_times_shift() -> None:
+def test_two_processes_with_slightly_shifted_times_mostly_choose_the_same() -> None:
     """Each process sees slightly different times for the candidates.
 
     The processes disagree for at most 2 of 20 problems.
@@ -187,7 +187,7 @@ def test_two_processes_mostly_choose_the_same_although_times_shift() -> None:
     assert differ <= 2
 
 
-def test_launches_that_the_host_makes_late_do_not_distort_measured_times() -> None:
+def test_late_launches_by_the_host_do_not_distort_measured_times() -> None:
     """The host is late for 8 % of the launches. The race keeps these launches out of every candidate's time."""
     late = random.Random(3)
     choices = []
@@ -215,7 +215,7 @@ def test_a_gpu_clock_that_ramps_up_does_not_change_the_choice() -> None:
         assert race(Gpu(disturbs=ramp, seed=seed), [5.0, 4.8, 4.6, 4.9], seed=seed)[0] == 2
 
 
-def test_measurements_that_another_process_disturbed_are_repeated() -> None:
+def test_measurements_during_kernels_of_another_process_are_repeated() -> None:
     """Kernels of another process slow the device for a few milliseconds. The race repeats these rounds."""
 
     def busy_for_a_while(now_s: float) -> float:
@@ -238,7 +238,7 @@ def test_host_stalls_of_3_ms_do_not_change_the_measured_median() -> None:
     assert results[2].measured.median_us < 5.0
 
 
-def test_measuring_ends_even_if_some_launches_are_discarded() -> None:
+def test_measuring_ends_even_if_late_launches_make_some_times_unusable() -> None:
     """The candidate with the fewest times decides the length of a stage.
 
     Other candidates may get more launches than the limit.
@@ -274,7 +274,7 @@ def test_a_candidate_that_fails_while_measured_is_not_launched_again() -> None:
     assert running.choice == 0
 
 
-def test_a_failure_that_breaks_the_device_ends_measuring_with_an_error() -> None:
+def test_a_candidate_that_breaks_the_gpu_ends_measuring_with_an_error() -> None:
     """The error names the candidate that broke the device, and the race chooses nothing."""
     gpu = Gpu()
 
@@ -328,7 +328,7 @@ def test_each_measured_launch_calls_the_before_and_after_functions() -> None:
     assert seen == ["before", "run", "None", "before", "run", "late"]
 
 
-def test_the_setup_of_a_candidate_runs_again_after_another_candidate_ran() -> None:
+def test_a_candidates_setup_is_repeated_after_another_candidate_has_run() -> None:
     active: list[int] = []
     wrong: list[int] = []
 
@@ -367,7 +367,7 @@ def test_measuring_by_the_host_clock_chooses_the_shortest_call() -> None:
         assert running.choice == 1
 
 
-def test_a_measurement_drops_outliers_and_returns_the_spread() -> None:
+def test_a_measurement_drops_outliers_and_gives_median_and_spread() -> None:
     """The spread is half the interquartile range of the times."""
     measured = measurement([10.0, 11.0, 12.0, 13.0, 14.0, 500.0])
 
@@ -385,7 +385,7 @@ def test_a_measurement_drops_outliers_and_returns_the_spread() -> None:
         ([10.0, 9.95], 7, 0),
     ],
 )
-def test_a_tie_of_times_is_won_by_the_old_choice_or_the_first_candidate(
+def test_a_tie_is_won_by_the_old_choice_or_else_by_the_first_candidate(
     times_us: list[float], kept_number: int | None, expected_choice: int
 ) -> None:
     """A kept choice wins within the noise. Without a kept choice, the first candidate of the list wins a tie."""
@@ -393,7 +393,7 @@ def test_a_tie_of_times_is_won_by_the_old_choice_or_the_first_candidate(
 
 
 @pytest.mark.parametrize("best_us", [3.0, 5.0, 6.0, 12.0, 100.0])
-def test_the_tolerance_for_an_old_choice_is_wider_than_for_a_tie(best_us: float) -> None:
+def test_an_old_choice_is_kept_even_if_it_is_1_percent_slower_than_a_tie(best_us: float) -> None:
     """The tolerance for a kept choice is 1 % wider than a tie, and stays below 5 %."""
     gpu = Device("NVIDIA H200", "sm_90", 132)
     just_a_tie = best_us * tie_on_gpu(best_us)

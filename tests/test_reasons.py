@@ -35,7 +35,7 @@ def test_numbers_and_source_lines_in_a_candidates_error_are_kept(reason: str) ->
     assert stable_reason(reason) == reason
 
 
-def test_a_long_path_in_a_candidates_error_does_not_shorten_the_text() -> None:
+def test_a_long_path_in_a_candidates_error_does_not_cut_off_the_text_after_it() -> None:
     text = "x" * MAX_REASON_LENGTH
 
     assert stable_reason(f"/{'d/' * 300}a.cu: {text}") == stable_reason(f"/b/a.cu: {text}")

@@ -97,7 +97,7 @@ def shorter_limits() -> Iterator[None]:
 def short_limits() -> Iterator[None]:
     """Wait for a quarter of the time for a store that fails.
 
-    The real limits are in test_a_slow_store_that_then_hangs_delays_a_run_by_10_seconds.
+    The real limits are in test_a_slow_store_that_then_hangs_delays_a_run_by_at_most_10_seconds.
     """
     with shorter_limits():
         yield
@@ -141,7 +141,7 @@ def objects(url: str) -> list[str]:
 # The behaviour that users see.
 
 
-def test_a_marker_loads_a_cache_from_a_store_url(serial_suite: Suite, url: str) -> None:
+def test_a_test_can_load_its_cache_from_a_store_url_named_in_a_marker(serial_suite: Suite, url: str) -> None:
     test = f"import pytest\n@pytest.mark.autotune_cache(load={url!r})\ndef test(tune): tune('k', m=1)"
     serial_suite.write(test_one="def test(tune): tune('k', m=1)").run(f"--autotune-dump={url}")
 
@@ -166,7 +166,7 @@ def test_a_run_uses_entries_that_another_machine_wrote_to_an_object_store(
     assert f"{url} is up to date (4 entries" in section(second)[-1]
 
 
-def test_a_run_lists_an_object_store_once_and_writes_at_most_once(serial_suite: Suite, url: str, proxy) -> None:
+def test_a_run_lists_an_object_store_once_and_writes_it_at_most_once(serial_suite: Suite, url: str, proxy) -> None:
     serial_suite.write()
 
     serial_suite.run(*both(url))
@@ -225,7 +225,7 @@ def test_a_verify_run_with_update_replaces_a_slower_choice_in_a_store(serial_sui
     assert "chosen b" in result.stdout.str()
 
 
-def test_merging_into_a_store_a_newer_slower_entry_replaces_an_older_one(serial_suite: Suite, url: str) -> None:
+def test_merging_into_a_store_keeps_the_later_entry_even_if_it_is_slower(serial_suite: Suite, url: str) -> None:
     suite = serial_suite.write(test_a="def test(tune): tune('k', times={'a': 10.0, 'b': 20.0})")
     suite.dump()
     assert cli.main(["merge", str(suite.cache), "-o", url]) == 0
@@ -300,7 +300,7 @@ def test_five_hanging_optional_stores_delay_a_run_by_10_seconds(serial_suite: Su
 
 @pytest.mark.usefixtures("short_limits")
 @pytest.mark.parametrize("fault", ["endless", "empty"])
-def test_a_store_that_lists_its_first_page_again_is_a_one_line_error(
+def test_a_store_that_lists_its_first_page_again_and_again_is_one_error_line(
     serial_suite: Suite, section, url: str, proxy, fault: str
 ) -> None:
     """Some stores ignore the token of the next page, and give the first page again and again."""
@@ -318,7 +318,7 @@ def test_a_store_that_lists_its_first_page_again_is_a_one_line_error(
     assert seconds < 20 / SHORTER + REST_S  # of an endless list, on a loaded machine
 
 
-def test_a_slow_store_that_then_hangs_delays_a_run_by_10_seconds(serial_suite: Suite, url: str, proxy) -> None:
+def test_a_slow_store_that_then_hangs_delays_a_run_by_at_most_10_seconds(serial_suite: Suite, url: str, proxy) -> None:
     suite = serial_suite.write(test_a="def test(tune): tune('k')")
     proxy.faults = {operation: ["slow", *["hang"] * 9] for operation in ("LIST", "PUT")}
 
@@ -491,7 +491,7 @@ def test_a_store_keeps_the_entry_of_a_later_tuning_even_if_it_is_slower(url: str
     assert texts == {encode(Cache((replace(fast, generation=2),)), Format.TEXT)}, "of one generation the faster"
 
 
-def test_compacting_a_store_keeps_gpu_folders_and_files_of_others(url: str) -> None:
+def test_compacting_a_store_keeps_one_folder_per_gpu_and_foreign_files(url: str) -> None:
     add(url, entry(1), entry(1, device=A100))
     obstore.put(bucket(url), "v1/readme.txt", b"hello")
 
@@ -511,7 +511,9 @@ def test_compacting_a_store_does_not_restore_a_removed_entry(url: str) -> None:
     assert held(url) == {entry(2)}
 
 
-def test_a_store_url_with_readonly_is_never_written_or_compacted(serial_suite: Suite, section, url: str, proxy) -> None:
+def test_a_store_url_with_the_suffix_readonly_is_neither_written_nor_compacted(
+    serial_suite: Suite, section, url: str, proxy
+) -> None:
     add(url, entry(1))
     add(url, entry(2))
     suite = serial_suite.write()
@@ -532,7 +534,7 @@ def test_a_store_url_with_readonly_is_never_written_or_compacted(serial_suite: S
         stores.compact(f"{url}?readonly")
 
 
-def test_compacting_removes_no_file_if_the_store_loses_the_new_file(url: str, proxy) -> None:
+def test_compacting_a_store_keeps_the_old_files_if_the_new_file_was_lost(url: str, proxy) -> None:
     """The store acknowledges what it does not keep."""
     for m in range(3):
         add(url, entry(m))
@@ -547,7 +549,7 @@ def test_compacting_removes_no_file_if_the_store_loses_the_new_file(url: str, pr
 
 
 @pytest.mark.usefixtures("short_limits")
-def test_a_file_that_a_store_lists_but_does_not_have_is_reported(
+def test_a_file_that_a_store_lists_but_cannot_deliver_is_reported(
     serial_suite: Suite, section, url: str, proxy, capsys
 ) -> None:
     suite = serial_suite.write(test_a="def test(tune): tune('k')")
@@ -571,7 +573,7 @@ FOREIGN = ["v1//x.pb", "v1/../x.pb", "v1/gpu//x.pb", "v1/nvidia-h200-sm90-132/..
 
 
 @pytest.mark.parametrize("name", FOREIGN)
-def test_a_store_with_an_unknown_file_is_read_and_compacted(server: int, url: str, name: str) -> None:
+def test_a_foreign_file_in_a_store_disturbs_neither_reading_nor_compacting(server: int, url: str, name: str) -> None:
     add(url, entry(1), entry(1, device=A100))
     # The library itself refuses to write such a name.
     address = f"http://127.0.0.1:{server}/{url.removeprefix('s3://')}{name}"
@@ -586,7 +588,7 @@ def test_a_store_with_an_unknown_file_is_read_and_compacted(server: int, url: st
     assert set(stores.read_cache(url).entries) == {entry(1), entry(1, device=A100), entry(2)}
 
 
-def test_a_store_entry_with_the_highest_generation_can_be_replaced(url: str) -> None:
+def test_a_store_entry_whose_generation_is_the_maximum_can_be_replaced(url: str) -> None:
     add(url, replace(entry(block=32, time_us=10.0), generation=2**32 - 1))
     slow = entry(block=64, time_us=11.0)
 
@@ -607,7 +609,7 @@ def test_a_line_break_in_an_aws_secret_is_a_one_line_error(url: str, monkeypatch
     assert "secret\n" not in output
 
 
-def test_an_s3_store_allows_plain_http_only_for_an_http_endpoint(monkeypatch) -> None:
+def test_an_s3_store_allows_unencrypted_http_only_if_its_endpoint_url_says_so(monkeypatch) -> None:
     """The library follows a redirect with the token of the session, so it must not lead to a host without TLS."""
     allowed: list[Any] = []
     monkeypatch.setattr("obstore.store.from_url", lambda url, **given: allowed.append(given["client_options"]))
@@ -631,7 +633,7 @@ def test_the_error_of_an_object_store_names_the_host_but_no_password(url: str, m
 
 
 @pytest.mark.parametrize("fault", ["repeated", "left out"])
-def test_a_store_listing_with_gaps_or_repeats_loses_no_entry(url: str, proxy, fault: str) -> None:
+def test_no_entry_is_lost_if_a_store_lists_files_twice_or_leaves_some_out(url: str, proxy, fault: str) -> None:
     for m in range(4):
         add(url, entry(m))
     proxy.faults["LIST"] = fault
@@ -699,7 +701,7 @@ def test_an_unreadable_file_of_a_store_is_skipped_with_a_summary_line(serial_sui
     assert suite.run(*options).ret == pytest.ExitCode.USAGE_ERROR, "nothing can be read"
 
 
-def test_a_damaged_local_copy_of_a_store_is_not_used(url: str, tmp_path: Path) -> None:
+def test_if_the_local_copy_of_a_store_is_damaged_the_store_is_read_again(url: str, tmp_path: Path) -> None:
     location = replace(Location.parse(url, Path()), local_copy=tmp_path)
     add(url, entry(1))
     assert set(SegmentStore(location).read().entries) == {entry(1)}
@@ -710,7 +712,7 @@ def test_a_damaged_local_copy_of_a_store_is_not_used(url: str, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("place", ["behind a link", "in the folder"])
-def test_reading_a_store_removes_only_old_copies_of_that_store(url: str, tmp_path: Path, place: str) -> None:
+def test_reading_a_store_removes_outdated_local_copies_but_no_other_files(url: str, tmp_path: Path, place: str) -> None:
     location = replace(Location.parse(url, Path()), local_copy=tmp_path / "keep")
     add(url, entry(1))
     SegmentStore(location).read()

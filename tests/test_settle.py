@@ -88,7 +88,7 @@ def test_a_failed_tuning_counts_as_failed_even_if_the_old_choice_is_kept() -> No
     assert summary.rows[0].choice == old.choice
 
 
-def test_a_failed_tuning_replaces_only_an_old_choice_that_the_run_tried() -> None:
+def test_a_failed_tuning_keeps_the_old_choice_unless_the_run_rejected_it() -> None:
     old = entry(problem())
     failed = replace(old, choice=None, candidates=(Candidate(failed="boo"),))
     stale = searched(failed, has_failed=True, outcome=Outcome.STALE)
@@ -104,7 +104,7 @@ def test_a_failed_tuning_replaces_only_an_old_choice_that_the_run_tried() -> Non
     assert untried.merged.cache.entries == (old,)
 
 
-def test_the_report_shows_the_committed_choice_if_a_new_one_is_as_fast() -> None:
+def test_the_report_shows_the_old_choice_if_the_new_one_is_only_as_fast() -> None:
     old = entry(problem(), "b")
     new = entry(problem(), "a", a=10.0, b=10.1)
 
@@ -116,7 +116,7 @@ def test_the_report_shows_the_committed_choice_if_a_new_one_is_as_fast() -> None
 
 
 @pytest.mark.parametrize("dumps", [True, False])
-def test_the_report_shows_the_tuning_that_no_other_process_disturbed(dumps: bool) -> None:
+def test_of_two_tunings_the_report_shows_the_one_measured_without_disturbance(dumps: bool) -> None:
     disturbed = searched(entry(problem(), "a", a=1.0, b=2.0), is_disturbed=True, test="test_a.py::test")
     good = searched(entry(problem(), "b", a=9.0, b=2.0), test="test_b.py::test")
 
@@ -142,7 +142,7 @@ def test_summary_rows_do_not_depend_on_the_order_of_worker_results() -> None:
     assert all(ending == endings[0] for ending in endings)
 
 
-def test_an_entry_for_another_pruned_candidate_list_is_not_called_unused() -> None:
+def test_a_used_problems_entry_for_other_candidates_is_not_listed_as_unused() -> None:
     def of(pruned: str, key: int) -> Entry:
         made = entry(problem(M=key))
         return replace(made, fingerprint=(Value("pruned", pruned), *made.fingerprint))
@@ -154,7 +154,7 @@ def test_an_entry_for_another_pruned_candidate_list_is_not_called_unused() -> No
     assert summary.unused_entries == (unrequested,)
 
 
-def test_an_update_with_prune_keeps_entries_of_a_simultaneous_run() -> None:
+def test_update_prune_keeps_entries_that_a_simultaneous_run_wrote() -> None:
     tuned, written = entry(problem(M=1), a=1.0), entry(problem(M=2))
 
     summary = finish_at(beginning(), collected(searched(tuned)), Cache((written,)), RunRequest(FileDump(UPDATE_PRUNE)))
@@ -163,7 +163,7 @@ def test_an_update_with_prune_keeps_entries_of_a_simultaneous_run() -> None:
     assert summary.merged.counts_text == "1 added, 1 unchanged"
 
 
-def test_a_hit_does_not_undo_the_retuning_of_a_simultaneous_run() -> None:
+def test_a_run_with_a_hit_keeps_the_choice_that_a_simultaneous_run_retuned() -> None:
     loaded, retuned = entry(problem(), "a"), entry(problem(), "b")
     began = beginning(loaded, dump_entries=(loaded,))
 
@@ -181,7 +181,7 @@ def test_a_tuning_does_not_remove_an_entry_of_a_simultaneous_run() -> None:
     assert {merged.identity for merged in summary.merged.cache.entries} == {tuned.identity, written.identity}
 
 
-def test_a_recovered_tuning_is_dropped_if_this_run_tuned_the_problem() -> None:
+def test_a_killed_runs_tuning_is_dropped_if_this_run_tuned_the_same_problem() -> None:
     before, now = entry(problem(M=1), "a", a=1.0), entry(problem(M=1), "b", b=2.0)
     other = entry(problem(M=2), "a", a=1.0)
     collected_run = collected(searched(now), recovered_lookups=(searched(before), searched(other)))
@@ -193,7 +193,7 @@ def test_a_recovered_tuning_is_dropped_if_this_run_tuned_the_problem() -> None:
     assert finished(beginning(), collected_run).recovered_count == 0
 
 
-def test_loaded_entries_that_a_dump_does_not_write_are_counted_by_gpu(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_summary_counts_by_gpu_the_loaded_entries_that_a_dump_omits(capsys: pytest.CaptureFixture[str]) -> None:
     asked, stale = entry(problem(M=1)), entry(problem(M=2))
     missing = [entry(problem(M=3)), *(entry(problem(M=m, device=OTHER)) for m in range(7))]
     collected_run = collected(
@@ -318,7 +318,7 @@ MISSED = RunResult(loaded=(("a", 1),), rows=rows(Outcome.HIT, Outcome.MISS, Outc
         "entries that an option leaves out",
     ],
 )
-def test_the_gate_on_misses_fails_above_its_limit_or_is_skipped(
+def test_the_gate_on_misses_fails_above_its_limit_and_says_why_it_is_skipped(
     summary: RunResult, limit: str, failure: str, skipped: str
 ) -> None:
     gate = judge(summary, Limit.parse(limit))
@@ -357,7 +357,7 @@ def test_uncacheable_problems_pass_the_gate_on_misses_without_a_load() -> None:
     assert (gate.failure, gate.skip_reason) == ("", "autotune cache misses were not checked: no cache was loaded")
 
 
-def test_option_max_misses_without_a_load_is_an_error_unless_a_test_loads() -> None:
+def test_option_max_misses_is_an_error_if_neither_options_nor_tests_load() -> None:
     message = "--autotune-max-misses: nothing is loaded"
     nothing_loaded = replace(MISSED, loaded=(), rows=tuple(replace(row, outcome=None) for row in MISSED.rows))
 
@@ -366,7 +366,7 @@ def test_option_max_misses_without_a_load_is_an_error_unless_a_test_loads() -> N
     assert judge(replace(MISSED, loaded=()), Limit.parse("9"), no_load_error=message).failure == ""
 
 
-def test_the_json_report_has_crashes_recovered_tunings_and_old_versions() -> None:
+def test_the_json_report_lists_crashed_workers_recovered_tunings_and_versions() -> None:
     old = replace(entry(problem(M=1)), versions=Versions.parse("toy 0.9"))
     collected_run = collected(
         ("gw0", hit(old)),
@@ -389,7 +389,7 @@ def test_the_json_report_has_crashes_recovered_tunings_and_old_versions() -> Non
     assert report["other_versions"] == [{"tuned_with": "toy 0.9", "running": "toy 1.0", "hits": 1}]
 
 
-def test_the_json_report_says_if_a_measurement_was_disturbed() -> None:
+def test_the_json_report_says_if_another_process_disturbed_a_measurement() -> None:
     chosen = replace(candidate("a", 10.0), label="+-0.1 us, 9 of 9 runs")
     made = replace(entry(problem()), choice=chosen, candidates=(chosen,))
 
@@ -400,7 +400,7 @@ def test_the_json_report_says_if_a_measurement_was_disturbed() -> None:
     assert lookup["candidates"][0]["label"] == "+-0.1 us, 9 of 9 runs"
 
 
-def test_only_update_prune_drops_specializations_the_run_did_not_compile() -> None:
+def test_only_update_prune_drops_compiled_variants_that_the_run_did_not_need() -> None:
     old = replace(entry(problem()), compiled=("*fp16", "*fp32"))
     event = Event(SPECIALIZATION, data={"entry": old.identity.digest, "text": "*fp16"})
 
@@ -412,7 +412,7 @@ def test_only_update_prune_drops_specializations_the_run_did_not_compile() -> No
         assert [merged_entry.compiled for merged_entry in summary.merged.cache.entries] == [compiled]
 
 
-def test_with_workers_on_two_gpus_a_problem_counts_as_used_on_both() -> None:
+def test_with_workers_on_two_gpus_a_problem_used_on_one_counts_for_both() -> None:
     """Workers on two GPU types share the tests, so each type sees a part. Without workers, a type sees all tests."""
     shared, own, gone = problem(M=1), problem(M=2), problem(M=3)
     on_other = {one: entry(replace(one, device=OTHER)) for one in (shared, own, gone)}

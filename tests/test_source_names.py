@@ -91,7 +91,7 @@ FIRST_STATEMENTS = [
 
 
 @pytest.mark.parametrize(("statement", "used"), FIRST_STATEMENTS)
-def test_only_the_first_value_of_a_global_a_kernel_sets_counts_as_source(load: Load, statement: str, used: str) -> None:
+def test_a_global_that_its_kernel_sets_changes_the_source_only_if_edited(load: Load, statement: str, used: str) -> None:
     shared = "SIZE = 3\ndef impl(x):\n    return x + 3\n"
     source = f"{statement}\ndef kernel(x):\n    global name\n    result = {used}\n    name = 5\n    return result\n"
 
@@ -109,7 +109,7 @@ def test_only_the_first_value_of_a_global_a_kernel_sets_counts_as_source(load: L
 
 @pytest.mark.parametrize("limit", ["limit", "__limit"])
 @pytest.mark.parametrize("used", ["tool.run(x)", "len(tool)", "Tool"])
-def test_only_the_first_value_of_a_field_a_method_sets_counts_as_source(load: Load, used: str, limit: str) -> None:
+def test_a_field_that_its_method_sets_changes_the_source_only_if_edited(load: Load, used: str, limit: str) -> None:
     source = f"""
 def compute():
     return 3
@@ -131,7 +131,7 @@ def kernel(x):
     assert source_digest(load(source.replace("return 3", "return 30")).kernel) != digest
 
 
-def test_editing_a_function_called_through_wrapped_is_a_source_change(load: Load) -> None:
+def test_editing_a_function_reached_through_dunder_wrapped_is_a_source_change(load: Load) -> None:
     source = """
 def inner(x):
     return x + 1
@@ -144,7 +144,7 @@ def kernel(x):
     assert source_digest(load(source).kernel) != source_digest(load(source.replace("x + 1", "x + 2")).kernel)
 
 
-def test_another_builtin_function_in_a_closure_is_a_source_change(load: Load) -> None:
+def test_replacing_a_builtin_function_in_a_closure_is_a_source_change(load: Load) -> None:
     source = """
 import math
 def make(NAME):
@@ -220,7 +220,9 @@ def test_editing_code_that_only_a_class_body_calls_is_a_source_change(
     assert read_source(load(source.replace(old, new)).kernel).digest != kept.digest
 
 
-def test_appending_to_a_list_of_a_class_is_no_source_change(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_appending_to_a_list_attribute_of_a_class_is_no_source_change(
+    load: Load, monkeypatch: pytest.MonkeyPatch
+) -> None:
     module = load(CLASS_BODY.replace("USE", "tile.launch(n)").replace("NAME", "table"))
     source = read_source(module.kernel, is_kept=True)
     module.Tile.table.append(7)
@@ -243,7 +245,7 @@ def kernel(n):
 
 
 @pytest.mark.parametrize("statement", ["import shared as ops", "import shared\n    ops = shared", "ops = other"])
-def test_an_import_that_the_first_call_makes_is_no_source_change(load: Load, statement: str) -> None:
+def test_a_module_imported_during_the_first_call_is_no_source_change(load: Load, statement: str) -> None:
     source = LAZY.replace("IMPORT", statement)
     if "other" in statement:
         source = f"import shared as other\n{source}"
@@ -260,7 +262,7 @@ def test_an_import_that_the_first_call_makes_is_no_source_change(load: Load, sta
     assert digest_after(2, calls=0) != digest
 
 
-def test_a_module_that_one_function_replaces_is_source_of_other_functions(load: Load) -> None:
+def test_editing_a_module_whose_name_a_function_rebinds_is_a_source_change(load: Load) -> None:
     source = """
 import shared as ops
 def setup():

@@ -78,7 +78,7 @@ def test_editing_code_inside_a_callable_object_is_a_source_change(load, used: st
 
 
 @pytest.mark.parametrize("run", ["slot", "nested", "dispatch", "inner"])
-def test_editing_code_in_an_object_passed_as_run_is_a_source_change(load, run: str) -> None:
+def test_editing_code_in_an_object_given_as_argument_run_is_a_source_change(load, run: str) -> None:
     before = getattr(load(STORED), run)
     after = getattr(load(STORED.replace("return 1", "return 10")), run)
     assert source_text(before) == source_text(getattr(load(STORED), run))
@@ -137,7 +137,7 @@ def kernel(x):
         ("helper(x)", "helper.w = 3", "helper.w = 30"),
     ],
 )
-def test_editing_a_generated_class_or_an_alias_is_a_source_change(load, used: str, old: str, new: str) -> None:
+def test_editing_a_generated_class_an_alias_or_a_table_is_a_source_change(load, used: str, old: str, new: str) -> None:
     source = MADE.replace("USED", used)
     digest = source_digest(load(source, "m").kernel)
     assert source_digest(load(source, "m").kernel) == digest
@@ -218,13 +218,13 @@ def kernel(x):
 
 
 @pytest.mark.parametrize("method", ["item", "length", "renamed", "passed", "deep"])
-def test_the_source_of_a_method_that_passes_self_on_has_its_whole_class(load, method: str) -> None:
+def test_if_a_method_passes_self_on_editing_any_member_is_a_source_change(load, method: str) -> None:
     before = source_text(getattr(load(WHOLE_OBJECT, "m").Tile(), method))
     assert source_text(getattr(load(WHOLE_OBJECT, "m").Tile(), method)) == before
     assert source_text(getattr(load(WHOLE_OBJECT.replace("return 1", "return 10"), "m").Tile(), method)) != before
 
 
-def test_the_source_of_a_method_that_names_members_omits_other_members(load) -> None:
+def test_if_a_method_uses_named_members_editing_others_is_no_source_change(load) -> None:
     before = source_text(load(WHOLE_OBJECT, "m").Tile().named)
     assert source_text(load(WHOLE_OBJECT.replace("return 1", "return 10"), "m").Tile().named) == before
 
@@ -236,7 +236,7 @@ def test_a_kernel_decorated_with_a_context_manager_is_uncacheable(load) -> None:
         source_digest(load(WHOLE_OBJECT, "m").run)
 
 
-def test_the_source_of_a_class_with_fake_dataclass_fields_is_hashed(load) -> None:
+def test_a_false_dataclass_fields_attribute_does_not_break_source_hashing(load) -> None:
     assert source_digest(load(WHOLE_OBJECT, "m").kernel)
 
 

@@ -128,7 +128,7 @@ def test_a_cache_in_a_folder_has_one_file_for_each_problem(tmp_path):
     assert set(read_cache(folder).entries) == {entry("add"), entry("mul")}
 
 
-def test_an_update_of_a_folder_cache_writes_only_its_changed_files(tmp_path):
+def test_updating_a_cache_in_a_folder_writes_only_the_changed_files(tmp_path):
     folder = tmp_path / "kept"
     update(f"{folder}/", adding(entry("add"), entry("mul"), entry("sub")))
     (folder / "README").write_text("ours")
@@ -150,7 +150,7 @@ def test_using_a_folder_with_other_files_as_a_cache_is_an_error(tmp_path):
     assert os.listdir(tmp_path) == ["test_a.py"]
 
 
-def test_if_a_folder_cache_cannot_be_listed_an_update_loses_no_entry(tmp_path, monkeypatch):
+def test_if_the_folder_of_a_cache_cannot_be_listed_an_update_loses_no_entry(tmp_path, monkeypatch):
     path = f"{tmp_path}/kept"
     update(f"{path}/", adding(entry("add"), entry("mul")))
 
@@ -200,7 +200,7 @@ def test_updating_a_cache_through_a_link_writes_the_target_of_the_link(tmp_path)
 
 
 @every_store
-def test_a_cache_path_through_a_missing_folder_is_an_error(tmp_path, name):
+def test_a_cache_path_that_leads_through_a_missing_folder_is_an_error(tmp_path, name):
     """``open("build/../c.pb")`` fails without a folder ``build``: nothing else may be found there, or replaced."""
     update(f"{tmp_path}/{name}", adding(entry("add")))
     path = f"{tmp_path}/build/../{name}"
@@ -215,7 +215,7 @@ def test_a_cache_path_through_a_missing_folder_is_an_error(tmp_path, name):
 
 
 @every_store
-def test_a_cache_opened_through_a_link_is_written_after_the_link_changed(tmp_path, name):
+def test_if_a_link_to_an_open_cache_changes_the_first_target_is_written(tmp_path, name):
     """The store resolves the path once, and writes the same file that it read at the start."""
     kernels = {"first": "add", "second": "sub"}
     for folder, kernel in kernels.items():
@@ -250,7 +250,7 @@ def test_updating_a_cache_through_a_dangling_link_creates_the_target(tmp_path):
     assert read_cache(tmp_path / "kept/new/c.textproto").entries == (entry("add"),)
 
 
-def test_an_error_while_changing_a_cache_keeps_the_old_file(tmp_path):
+def test_if_computing_a_change_raises_the_old_cache_file_is_kept(tmp_path):
     path = tmp_path / "c.pb"
     update(path, adding(entry("add")))
 
@@ -271,7 +271,7 @@ def test_an_error_while_changing_a_cache_keeps_the_old_file(tmp_path):
     ],
     ids=["damaged", "newer", "lossy"],
 )
-def test_a_dump_keeps_an_unreadable_cache_and_writes_another_file(tmp_path, content):
+def test_a_dump_keeps_a_cache_it_cannot_read_and_writes_a_new_file_beside_it(tmp_path, content):
     path = tmp_path / "c.txt"
     path.write_bytes(content)
     assert refusal(check_writable, path).startswith(str(path))
@@ -282,7 +282,7 @@ def test_a_dump_keeps_an_unreadable_cache_and_writes_another_file(tmp_path, cont
     assert b'"sub"' in Path(second).read_bytes()
 
 
-def test_a_dump_that_cannot_lock_the_cache_writes_another_file(tmp_path, monkeypatch):
+def test_a_dump_that_cannot_lock_the_cache_writes_a_new_file_beside_it(tmp_path, monkeypatch):
     monkeypatch.setattr(stores.disk, "locked", partial(locked, timeout_s=0.1))
     path = tmp_path / "c.textproto"
     update(path, adding(entry("add")))
@@ -422,7 +422,7 @@ def test_three_processes_that_update_one_cache_at_once_lose_no_entry(tmp_path, n
     assert litter(tmp_path) == []
 
 
-def test_reading_a_locked_folder_cache_is_an_error_and_no_partial_read(tmp_path, monkeypatch):
+def test_a_cache_in_a_folder_that_another_process_locks_cannot_be_read(tmp_path, monkeypatch):
     """Another process may have replaced only a part of the folder's files."""
     path = f"{tmp_path}/c/"
     update(path, adding(entry("add")))
@@ -443,7 +443,7 @@ def no_lock(*args):
 
 
 @pytest.mark.parametrize("is_lock_for_all", [True, False], ids=["with its lock", "in a folder of another user"])
-def test_a_folder_cache_read_during_an_update_is_all_old_or_all_new(tmp_path, monkeypatch, is_lock_for_all):
+def test_a_cache_in_a_folder_read_during_an_update_is_all_old_or_all_new(tmp_path, monkeypatch, is_lock_for_all):
     path, few, many = f"{tmp_path}/c/", [entry("0")], [entry(str(number)) for number in range(20)]
     update(path, lambda now: Cache(tuple(many)))
     program = f"""

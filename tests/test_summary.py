@@ -58,7 +58,7 @@ def test_notes_are_shown_with_option_q_and_hidden_with_qq() -> None:
     assert shown(bypassed, -1) == ["toy tunes without the plugin: why", "1 hit"]
 
 
-def test_with_option_qq_the_reason_why_a_tuner_failed_the_gate_is_shown() -> None:
+def test_with_option_qq_the_summary_says_why_a_tuner_failed_the_gate() -> None:
     failed = Gate(
         "0", failure="loaded entries were not used: the plugin could not hook toy (a line above has the reason)"
     )
@@ -93,7 +93,7 @@ def test_the_summary_names_at_most_ten_kernels_tuned_without_the_plugin() -> Non
     assert len([line for line in shown(summary, 1) if line.startswith("UNTRACKED")]) == 12
 
 
-def test_the_summary_of_unused_entries_names_their_missing_adapter() -> None:
+def test_the_summary_says_if_unused_entries_lack_the_adapter_of_their_tuner() -> None:
     """Entries are loaded for a tuner that has no adapter. The summary names the tuner and counts the entries."""
     summary = result(loaded=(("cache.pb", 2),), devices_by_tuner={"gone": frozenset()}, adapters=("toy",))
 

@@ -151,7 +151,7 @@ def test_the_reason_of_a_stale_kernel_names_added_and_removed_candidates(session
         assert loaded.lookups[0].reason == reason
 
 
-def test_with_on_miss_first_or_nearest_a_launch_measures_nothing(session) -> None:
+def test_options_on_miss_first_and_on_miss_nearest_measure_nothing(session) -> None:
     """With `first` or `nearest`, the adapter measures nothing and counts a miss with its fallback."""
     recorded = session(is_dumping=True)
     call(copy_kernel(Bench()))
@@ -219,7 +219,7 @@ def accumulate_kernel(bench: Any) -> Any:
     return accumulate
 
 
-def test_a_hit_applies_reset_to_zero_as_the_tuning_did(session) -> None:
+def test_on_a_hit_the_arguments_in_reset_to_zero_are_reset_as_in_a_tuning(session) -> None:
     def first_call() -> Any:
         y = torch.full((128,), 5.0)
         accumulate_kernel(Bench())[grid](torch.ones(128), y, 128)
@@ -248,7 +248,7 @@ def test_a_hit_sets_best_config_and_timings_of_triton_as_a_tuning_does(session, 
     assert "Triton autotuning" not in capsys.readouterr().out
 
 
-def test_an_entry_whose_choice_the_triton_pruner_drops_is_stale(session) -> None:
+def test_an_entry_is_stale_if_the_triton_pruner_drops_its_choice(session) -> None:
     recorded = session(is_dumping=True)
     call(copy_kernel(Bench(best=64)))
     loaded = session(recorded.entries)
@@ -261,7 +261,7 @@ def test_an_entry_whose_choice_the_triton_pruner_drops_is_stale(session) -> None
     assert loaded.outcomes == [] or loaded.lookups[0].outcome is Outcome.STALE
 
 
-def test_a_kernel_that_triton_prunes_to_one_candidate_is_not_counted(session) -> None:
+def test_a_kernel_whose_pruner_leaves_one_candidate_is_not_counted(session) -> None:
     """Triton launches the only candidate that is left. The adapter neither measures nor counts it."""
     first = session(is_dumping=True)
     bench = Bench()
@@ -286,7 +286,7 @@ def test_a_triton_autotuner_subclass_that_calls_super_run_is_recorded(session) -
     assert len(first.entries) == 1
 
 
-def test_check_disk_cache_of_a_subclass_runs_only_with_cache_results(session) -> None:
+def test_a_subclass_method_check_disk_cache_runs_only_if_cache_results_is_set(session) -> None:
     """Triton calls the subclass's own check_disk_cache only if cache_results is set.
 
     The first kernel stays untracked after its deletion.
@@ -312,7 +312,7 @@ def test_check_disk_cache_of_a_subclass_runs_only_with_cache_results(session) ->
         assert len(first.untracked) == 1, "by the first, which nobody holds any more"
 
 
-def test_a_plugin_run_inside_a_test_does_not_stop_the_outer_recording() -> None:
+def test_after_a_nested_plugin_run_the_outer_run_still_records_tunings() -> None:
     outer = Process(None, is_dumping=True)
     Process(None, is_dumping=True).adapter.unhook()
 
@@ -344,7 +344,7 @@ def test_a_hit_raises_the_error_of_the_pre_hook_of_a_user(session) -> None:
     assert call(kernel) == 64
 
 
-def test_an_autotuner_subclass_that_replaces_run_is_listed_as_not_covered(session) -> None:
+def test_an_autotuner_subclass_with_its_own_run_is_listed_as_not_covered(session) -> None:
     class OwnRun(autotuner_module.Autotuner):
         def run(self, *args: Any, **kwargs: Any) -> Any:
             self.best_config = self.cache["mine"] = self.configs[0]
@@ -404,7 +404,7 @@ def test_with_the_conftest_of_the_docs_an_autotuner_subclass_is_recorded(session
     assert bench.calls == 0
 
 
-def test_a_kernel_first_called_while_the_plugin_pauses_is_recorded_later(session) -> None:
+def test_a_kernel_first_called_while_the_plugin_is_paused_is_recorded_later(session) -> None:
     """A test with an empty memory calls the kernel first while the session is paused. The next call is a lookup."""
     first = session(is_dumping=True)
     first.run.paused = True
@@ -628,7 +628,7 @@ def failing_call(kernel: Any, error: Exception) -> None:
 
 
 @pytest.mark.parametrize(("error", "reason"), FAILURES)
-def test_an_entry_is_a_hit_if_all_candidates_fail_now_as_when_recorded(session, error, reason) -> None:
+def test_an_entry_whose_candidates_all_failed_is_a_hit_if_they_all_fail_again(session, error, reason) -> None:
     """Every candidate fails for a reason that the next run will see again.
 
     The next run counts a hit and adds no note.
@@ -683,7 +683,7 @@ def test_a_tuning_that_fails_for_memory_or_the_device_is_not_recorded(session, e
 
 
 @pytest.mark.parametrize("in_a_candidate", [True, False])
-def test_a_tuning_that_fails_because_of_another_thread_is_not_recorded(session, in_a_candidate: bool) -> None:
+def test_a_tuning_that_another_thread_made_fail_is_not_recorded(session, in_a_candidate: bool) -> None:
     """Another call clears the autotuner's arguments during the search.
 
     Its error is not recorded as a failure of the candidates.
@@ -777,7 +777,7 @@ def restores(named: Any, exception: Any) -> None:
     """A hook that no test looks into."""
 
 
-def test_a_kernel_whose_post_hook_observes_its_tuning_is_uncacheable(session) -> None:
+def test_a_kernel_whose_post_hook_must_see_each_candidate_is_uncacheable(session) -> None:
     """Triton's own tests see in a ``post_hook`` that a candidate was refused. The lookup is uncacheable."""
     seen: list[Any] = []
 
@@ -808,7 +808,7 @@ def test_a_kernel_with_a_partial_as_post_hook_is_recorded(session) -> None:
     assert [lookup.is_tuned for lookup in first.lookups] == [True]
 
 
-def test_passing_a_tuned_parameter_raises_the_error_of_triton(session) -> None:
+def test_passing_a_tuned_parameter_to_a_launch_raises_the_error_of_triton(session) -> None:
     """Triton raises its own error about conflicting meta-parameters."""
     recorded = session(is_dumping=True)
     call(copy_kernel(Bench()))
@@ -833,7 +833,7 @@ def test_a_failed_candidate_is_recorded_and_never_chosen(session) -> None:
     assert fastest.time_us == 2000.0
 
 
-def test_a_tuning_whose_benchmark_returns_one_number_is_recorded(session) -> None:
+def test_a_tuning_whose_benchmark_returns_a_single_number_is_recorded(session) -> None:
     first = session(is_dumping=True)
     times = iter([2.0, 1.0])
 
@@ -842,7 +842,7 @@ def test_a_tuning_whose_benchmark_returns_one_number_is_recorded(session) -> Non
 
 
 @pytest.mark.parametrize("dumping", [True, False])
-def test_the_disk_cache_of_triton_is_used_except_in_a_dump(session, monkeypatch, dumping: bool) -> None:
+def test_the_disk_cache_of_triton_is_used_in_a_load_but_not_in_a_dump(session, monkeypatch, dumping: bool) -> None:
     """Triton's own check_disk_cache is called if the kernel sets cache_results and the run does not dump."""
     keys: list[Any] = []
 
@@ -862,7 +862,7 @@ def test_the_disk_cache_of_triton_is_used_except_in_a_dump(session, monkeypatch,
     assert bool(keys) is not dumping
 
 
-def test_triton_option_cache_results_of_the_user_is_kept_after_the_run(session) -> None:
+def test_after_the_run_a_kernel_has_the_cache_results_that_the_user_set(session) -> None:
     before = copy_kernel(None)
     first = session(is_dumping=True)
     during = copy_kernel(None)

@@ -161,7 +161,7 @@ def exponential(x):
     return exp(x)
 
 
-def test_rebinding_a_helper_name_makes_the_entry_stale(session, monkeypatch) -> None:  # noqa: F811
+def test_binding_a_helper_name_to_a_new_function_makes_the_entry_stale(session, monkeypatch) -> None:  # noqa: F811
     recorded = session(is_dumping=True)
     run(with_helper(bench(), exponential), *tensors())
     loaded = session(recorded.entries)
@@ -235,7 +235,7 @@ def test_kernels_that_close_over_different_named_tuples_get_two_entries(have_own
     assert have_own_choices(make("a b"), make("b a"), *tensors())
 
 
-def test_a_kernel_with_and_one_without_a_perf_model_get_two_entries(have_own_choices) -> None:
+def test_equal_kernels_with_and_without_a_perf_model_get_two_entries(have_own_choices) -> None:
     """A kernel without a performance model gets its own choice, although its source is equal."""
 
     def make(pruning: dict[str, Any] | None) -> Make:
@@ -254,7 +254,7 @@ def test_a_kernel_with_and_one_without_a_perf_model_get_two_entries(have_own_cho
     assert have_own_choices(make({"perf_model": smaller_first, "top_k": 2}), make(None), *tensors())
 
 
-def test_another_heuristic_value_that_is_not_in_the_key_is_still_a_hit(outcome_after) -> None:
+def test_if_a_heuristic_not_in_the_key_gives_a_new_value_it_is_still_a_hit(outcome_after) -> None:
     """Triton's own memory does the same. The order of calls decides nothing in a run that loads."""
 
     def make() -> Any:
@@ -293,7 +293,7 @@ def make_act(scale: Any) -> Any:
 
 @pytest.mark.parametrize("scales", [(2.0, 3.0), (tl.constexpr(2.0), tl.constexpr(3.0))], ids=["numbers", "constexprs"])
 @pytest.mark.parametrize("keys", [["n", "ACT"], ["n"]], ids=["in the key", "only passed"])
-def test_two_function_arguments_from_one_factory_get_separate_entries(have_own_choices, scales, keys) -> None:
+def test_two_functions_of_one_factory_as_kernel_arguments_get_two_entries(have_own_choices, scales, keys) -> None:
     """Two functions of one factory, passed to a kernel, get their own choices. The key may name the argument or not."""
 
     def make(bench: Any) -> Any:
@@ -306,7 +306,7 @@ def test_two_function_arguments_from_one_factory_get_separate_entries(have_own_c
     assert have_own_choices(make, make, *first, arguments=second)
 
 
-def test_a_function_argument_without_stable_form_is_uncacheable(session) -> None:  # noqa: F811
+def test_a_kernel_passed_a_function_that_closes_over_an_object_is_uncacheable(session) -> None:  # noqa: F811
     """The closure of the function has an object without a stable form. The reason names the variable."""
     first = session(is_dumping=True)
     run(with_function(bench()), *tensors(), make_act(object()))
@@ -364,7 +364,7 @@ def with_hooks(*hooks: Any, best: int = 0) -> Any:
 
 
 @pytest.mark.parametrize("best", [0, 1])
-def test_of_candidates_that_differ_in_pre_hook_a_hit_uses_the_right_one(session, best: int) -> None:  # noqa: F811
+def test_if_candidates_differ_only_in_pre_hook_a_hit_uses_the_right_one(session, best: int) -> None:  # noqa: F811
     """A hit gives the kernel the candidate with the recorded pre_hook."""
     recorded = session(is_dumping=True)
     run(with_hooks(hook_one, hook_two, best=best), *tensors())
@@ -401,7 +401,7 @@ class Hook:
         arguments.update(value=self.value, other=self.other)
 
 
-def test_a_pre_hook_object_with_other_attribute_values_is_still_a_hit(outcome_after) -> None:
+def test_a_pre_hook_object_with_new_attribute_values_is_still_a_hit(outcome_after) -> None:
     """Two hook objects of one class with different values give the same search fingerprint."""
 
     def hooked(value: int) -> Any:
@@ -423,7 +423,7 @@ def descriptor(dtype: Any) -> Any:
     ],
     ids=["descriptor", "tuple", "nested"],
 )
-def test_the_problem_key_has_the_dtypes_of_tuple_items_and_descriptors(
+def test_the_problem_key_has_dtypes_of_tuple_items_and_tensor_descriptors(
     session,  # noqa: F811
     have_own_choices,
     argument: Any,
@@ -470,7 +470,7 @@ def test_an_intenum_member_and_its_number_share_an_entry(outcome_after) -> None:
     assert outcome_after(with_function(bench()), with_function(bench()), *member, arguments=number) == "hit"
 
 
-def test_changing_the_value_of_a_candidates_enum_makes_the_entry_stale(outcome_after) -> None:
+def test_changing_an_enum_value_in_a_candidate_makes_the_entry_stale(outcome_after) -> None:
     def make(fast: int) -> Any:
         mode = enum.Enum("Mode", {"FAST": fast}).FAST  # type: ignore[attr-defined]
         return empty(bench(), [triton.Config({"BLOCK": block, "OTHER": mode}) for block in CONFIGS])
@@ -479,7 +479,7 @@ def test_changing_the_value_of_a_candidates_enum_makes_the_entry_stale(outcome_a
     assert outcome_after(make(1), make(2), *tensors()) == "stale"
 
 
-def test_a_hit_distinguishes_torch_and_triton_float16_candidates(session) -> None:  # noqa: F811
+def test_a_hit_tells_a_torch_float16_candidate_from_a_triton_float16_one(session) -> None:  # noqa: F811
     """One candidate has Triton's float16, the other torch's. A hit gives the candidate that was chosen."""
 
     def make(bench: Any) -> Any:
@@ -541,7 +541,7 @@ def test_an_entry_records_triton_settings_that_change_the_compiled_code(monkeypa
     assert list(identity.list_settings(None)) == [Value("settings", settings, "settings")]
 
 
-def test_an_entry_records_the_key_of_a_hook_on_triton_compiler_stages(monkeypatch) -> None:
+def test_an_entry_records_the_key_that_a_compiler_stage_hook_of_triton_returns(monkeypatch) -> None:
     """Triton's add_stages_inspection_hook returns a key, which belongs to the settings."""
     from pytest_autotune.tuners.triton import identity
 
@@ -615,7 +615,7 @@ class DtypeAndFunction:
     activation: Callable[..., Any]
 
 
-def test_the_problem_key_has_a_whole_dataclass_argument_with_a_dtype() -> None:
+def test_a_dataclass_argument_is_in_the_problem_key_whole_and_by_its_dtype() -> None:
     argument = DtypeAndFunction(torch.float16, empty)
     names = [name for name, _ in _list_compiled_properties("x", argument, is_in_key=False)]
 

@@ -110,7 +110,7 @@ def test_each_miss_in_a_shipped_cache_is_logged_and_the_first_one_warns(
     }
 
 
-def test_a_miss_in_a_shipped_cache_is_as_fast_after_thousands_of_misses(library: Library) -> None:
+def test_looking_up_a_shipped_cache_does_not_slow_down_after_6000_misses(library: Library) -> None:
     shipped = library.ships(entry(16, 2), options="report='misses.jsonl'")
     timed = "(t := __import__('time').perf_counter(), [mylib.scale(n) for n in range({}, {})], t - __import__('time')"
     timed += ".perf_counter())[2]"
@@ -122,7 +122,7 @@ def test_a_miss_in_a_shipped_cache_is_as_fast_after_thousands_of_misses(library:
     assert last / first < 3
 
 
-def test_a_miss_in_a_shipped_cache_is_logged_after_a_cut_off_log_line(library: Library) -> None:
+def test_a_miss_is_logged_on_a_new_line_if_the_last_log_line_was_cut_off(library: Library) -> None:
     shipped = library.ships(entry(16, 2), options="report='misses.jsonl'")
     report = library.folder / "misses.jsonl"
     report.write_text('{"tuner": "func')
@@ -214,7 +214,7 @@ def test_a_shipped_cache_is_used_without_pytest_installed(library: Library) -> N
     assert warned.count("UserWarning") == 1
 
 
-def test_a_shipped_cache_serves_triton_kernels_without_pytest_installed(library: Library) -> None:
+def test_triton_kernels_use_a_shipped_cache_without_pytest_installed(library: Library) -> None:
     pytest.importorskip("triton")
     shipped = library.ships(factory_entry(32), options="on_miss='error'")
     (shipped.folder / "mylib" / "factory.py").write_text(FACTORY)
@@ -224,7 +224,7 @@ def test_a_shipped_cache_serves_triton_kernels_without_pytest_installed(library:
     assert shipped.run(expression, HIDE)[0] == [32]
 
 
-def test_describing_a_shipped_cache_in_one_line_imports_no_torch(library: Library) -> None:
+def test_printing_a_shipped_cache_in_one_line_does_not_import_torch(library: Library) -> None:
     shipped = library.ships(entry(64, 4))
     heavy = {*NOT_ADVICE, "torch", "numpy"}
 
@@ -297,7 +297,7 @@ def test_a_shipped_cache_distinguishes_factory_kernels_by_closure_values(library
     assert "pytest --autotune-load= --autotune-dump=mylib/autotune.textproto)" in warned  # an update keeps what hits
 
 
-def test_two_shipped_choices_of_a_problem_give_a_warning_and_a_tuning(library: Library) -> None:
+def test_two_choices_shipped_for_one_problem_give_a_warning_and_a_tuning(library: Library) -> None:
     """Kernels of one name with different code, say, of which a launch does not show which it is."""
     problem = entry(64, 4).problem
     other = Entry(problem, (Value("space", "other", "digest"),), Candidate(params=(Value("config", 2),), time_us=1.0))

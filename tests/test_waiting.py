@@ -39,7 +39,7 @@ def elapsed():
     return lambda: time.monotonic() - started
 
 
-def test_a_tuning_waits_for_a_hanging_worker_only_one_time_out_in_all(tmp_path: Path, elapsed) -> None:
+def test_a_tuning_waits_for_a_hanging_worker_one_timeout_not_one_per_lock(tmp_path: Path, elapsed) -> None:
     other = worker(tmp_path, 1)
     with other.claim(Identity(problem(), ()).digest, CountingHelper()), ExitStack() as locks:
         locks.enter_context(other.measuring())
@@ -59,7 +59,7 @@ def test_a_tuning_waits_for_a_hanging_worker_only_one_time_out_in_all(tmp_path: 
     assert 0.35 < elapsed() < 2
 
 
-def test_compile_threads_of_a_tuning_wait_only_one_time_out_together(tmp_path: Path, elapsed) -> None:
+def test_all_compile_threads_of_a_tuning_share_one_timeout_for_waiting(tmp_path: Path, elapsed) -> None:
     other, waiting = worker(tmp_path, 9), worker(tmp_path, 0.4)
     compile_one_after_the_other = ThreadPoolExecutor(1)
 
@@ -77,7 +77,7 @@ def test_compile_threads_of_a_tuning_wait_only_one_time_out_together(tmp_path: P
     assert 0.35 < elapsed() < 2
 
 
-def test_four_waiting_workers_continue_at_once_when_a_result_is_logged(tmp_path: Path) -> None:
+def test_four_workers_stop_waiting_as_soon_as_the_tuning_result_is_logged(tmp_path: Path) -> None:
     end_times: list[float] = []
     ready = threading.Barrier(5)
 

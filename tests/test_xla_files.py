@@ -63,7 +63,7 @@ def test_unknown_fields_of_a_newer_xla_are_kept_only_in_binary_files() -> None:
         files.write([newer], XlaLayout.NEW, True)
 
 
-def test_an_xla_entry_with_dots_in_its_name_is_written_to_no_other_folder(tmp_path: Path) -> None:
+def test_an_xla_entry_whose_name_is_a_path_with_dots_is_not_written(tmp_path: Path) -> None:
     """The hash of an HLO or the name of a device may contain `..`."""
     folder = tmp_path / "entries"
     folder.mkdir()
@@ -81,7 +81,7 @@ def test_an_entry_with_xla_bytes_of_another_problem_raises_a_cache_error() -> No
         entries.to_xla(type(ours)(other.problem, other.fingerprint, native=ours.native))
 
 
-def test_an_entry_from_legacy_xla_has_label_versions_and_choice() -> None:
+def test_an_entry_of_the_legacy_xla_format_has_operations_versions_and_choice() -> None:
     converted = [entries.to_entry(entry, H200) for entry in legacy_entries()]
 
     dot = next(entry for entry in converted if entry.label.startswith("dot"))
@@ -133,7 +133,7 @@ def test_fusions_and_candidate_times_are_read_from_a_real_xla_log() -> None:
         assert choices & {str(candidate) for candidate in profile.candidates}
 
 
-def test_a_cut_off_xla_log_is_an_error_and_a_legacy_log_has_no_times() -> None:
+def test_an_xla_log_in_legacy_format_is_read_as_empty_a_cut_off_one_is_an_error() -> None:
     assert entries.read_log("logs {\n  fusion_name: 'x'\n}\n") == entries.TuningLog()
     with pytest.raises(ValueError, match="XLA's tuning log cannot be read"):
         entries.read_log(LOG[:-40])
@@ -181,7 +181,7 @@ def convert(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[...,
     return convert
 
 
-def test_convert_command_counts_the_written_and_the_omitted_entries(
+def test_convert_command_prints_how_many_entries_it_wrote_and_omitted(
     convert: Callable[..., tuple[int, str, str]], tmp_path: Path
 ) -> None:
     ours = [entries.to_entry(entry, H200) for entry in (new_entry(), *legacy_entries())]
@@ -193,7 +193,7 @@ def test_convert_command_counts_the_written_and_the_omitted_entries(
 
 
 @pytest.mark.parametrize("name", ["out.txt", "out.pb"])
-def test_convert_command_refuses_to_overwrite_other_xla_results(
+def test_convert_command_keeps_an_xla_file_with_results_that_the_cache_lacks(
     convert: Callable[..., tuple[int, str, str]], tmp_path: Path, name: str
 ) -> None:
     """A file whose results are all in the cache is replaced, also by other choices."""
