@@ -196,7 +196,7 @@ def test_a_key_value_without_a_stable_form_still_gets_a_choice(value: object) ->
     assert tune("lib.gemm", space=[1, 2], run=lambda config: None, key={"m": value}, device="cpu") in (1, 2)
 
 
-def test_a_key_name_outside_utf8_is_uncacheable_but_a_kernel_name_is_an_error() -> None:
+def test_a_key_name_not_in_utf8_is_uncacheable_but_a_kernel_name_is_an_error() -> None:
     """A dump that met one could not be written, nor the next one, which takes over what was tuned."""
     with a_session_of(is_dumping=True) as lookups:
         for value in (1, (1,)):
