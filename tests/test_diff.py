@@ -87,7 +87,7 @@ def test_the_diff_describes_the_gpu_with_most_changes_and_counts_the_others() ->
     assert found(old, new).device == H200
 
 
-def test_the_diff_describes_one_changed_choice_in_the_singular() -> None:
+def test_the_diff_writes_1_choice_changed_in_the_singular() -> None:
     assert str(found([entry(block=32)], [entry(block=64)])) == "1 choice changed"
 
 

@@ -154,7 +154,7 @@ def test_a_shipped_cache_and_an_export_pick_the_same_nearest_entry_as_a_run(
         ('[{"a": 1, "b": 2}]', '[{"a": 1, "b": 2}]'),
     ],
 )
-def test_a_choice_with_a_tuple_stored_as_json_is_read_as_a_tuple(text: str, value: object) -> None:
+def test_a_tuple_that_a_choice_stores_as_json_is_read_back_as_a_tuple(text: str, value: object) -> None:
     """A table gets the numbers. Text that is damaged stays text."""
     assert launch_key([Value("block", text, "json.tuple")]) == {"block": value}
 

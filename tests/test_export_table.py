@@ -96,7 +96,7 @@ def test_vllm_and_sglang_find_exported_choices_in_their_tables(export: Export, p
     assert config(folder, L4.name, 1, "fp8_w8a8", [128, 128])["BLOCK_SIZE_M"] == 128
 
 
-def test_a_table_exported_with_option_values_has_these_params_in_this_order(export: Export) -> None:
+def test_an_exported_table_has_the_params_of_option_values_in_that_order(export: Export) -> None:
     options = ("--file={device}/N={N}[,K={K}].json", "--row=M", "--values=num_warps, BLOCK_SIZE_M")
 
     status, written, _ = export(entry(64, 32), entry(8, 16), entry(8, 64, K=4096), options=options)

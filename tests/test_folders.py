@@ -72,7 +72,7 @@ def test_if_home_is_the_root_folder_the_lock_folder_is_in_tmpdir(base: Path, mon
 
 
 @pytest.mark.parametrize("obstacle", ["a plain file", "a dangling link", "a link to a folder", "a folder that is open"])
-def test_a_file_or_link_in_place_of_the_lock_folder_is_left_unchanged(base: Path, obstacle: str) -> None:
+def test_a_file_or_link_where_the_lock_folder_should_be_is_left_unchanged(base: Path, obstacle: str) -> None:
     elsewhere = base / "elsewhere"
     elsewhere.mkdir(mode=0o700)
     place = base / name()
@@ -94,7 +94,7 @@ def test_a_file_or_link_in_place_of_the_lock_folder_is_left_unchanged(base: Path
     assert list(elsewhere.iterdir()) == []
 
 
-def test_a_lock_folder_of_another_user_is_not_used(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lock_folder_that_belongs_to_another_user_is_not_used(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (base / name()).mkdir(mode=0o700)
     me = os.getuid()
     monkeypatch.setattr(os, "getuid", lambda: me + 1)
@@ -170,7 +170,7 @@ def test_the_folder_of_a_run_whose_process_was_killed_is_removed(tmp_path: Path)
     assert not folder.exists()
 
 
-def test_removing_the_folders_of_ended_runs_keeps_all_other_files(tmp_path: Path) -> None:
+def test_removing_the_folders_of_ended_runs_keeps_files_of_the_user(tmp_path: Path) -> None:
     shared = SharedFolder(tmp_path)
     folder = run_folder(shared)
     RunMembership(folder).end()

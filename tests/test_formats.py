@@ -217,7 +217,7 @@ def test_a_cache_of_a_newer_format_version_is_an_error_that_says_upgrade(format,
     ],
     ids=["text entry", "text value", "YAML entry", "YAML value", "JSON entry", "JSON device"],
 )
-def test_a_cache_with_unknown_fields_is_read_and_marked_unsafe_to_rewrite(data, format):
+def test_a_cache_with_unknown_fields_is_read_but_marked_as_not_rewritable(data, format):
     cache = decode(data.encode(), format, "cache")
     assert cache.lossy
     assert cache.entries == (MATMUL,)

@@ -907,7 +907,7 @@ def test_a_library_class_without_a_public_name_in_a_key_is_uncacheable() -> None
         stable_value("dtype", hidden)
 
 
-def test_editing_a_user_defined_class_in_a_key_makes_it_another_key_value() -> None:
+def test_editing_a_class_that_is_a_key_value_changes_that_key_value() -> None:
     before = stable_value("type", UserType)
     UserType.size = 8
     try:

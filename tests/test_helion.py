@@ -173,7 +173,7 @@ def test_a_helion_problem_key_has_dtype_shape_and_stride_of_tensors(kernels: Any
     assert key["specialization"] == '["cpu", null, false]'
 
 
-def test_helion_calls_that_differ_in_dynamic_shapes_are_one_problem(kernels: Any, hooked: Any) -> None:
+def test_helion_calls_that_differ_only_in_dynamic_shapes_are_one_problem(kernels: Any, hooked: Any) -> None:
     _, lookups = hooked
     tune(kernels.scale, torch.ones(100), 2.0)
     kernels.scale.reset()

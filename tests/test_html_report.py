@@ -80,7 +80,7 @@ def test_the_html_report_shows_the_verdict_of_the_run_without_javascript() -> No
     assert "<noscript><p>1 hit, 1 miss, 1 stale; 3 tuned in 4.5s." in page
 
 
-def test_the_html_report_of_a_run_without_kernels_does_not_say_passed() -> None:
+def test_the_html_report_does_not_say_passed_if_no_test_called_a_kernel() -> None:
     assert '<p id="verdict" class="unjudged">no test called an autotuned kernel; 3 loaded entries not used</p>' in (
         to_html(result(loaded=(("c.textproto", 3),)))
     )

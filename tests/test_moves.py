@@ -102,7 +102,7 @@ def test_an_incomplete_run_renames_no_entries_of_a_moved_kernel(a_suite: Suite) 
     output.no_fnmatch_line("Re-run with *")
 
 
-def test_a_copy_of_a_kernel_that_still_exists_is_a_miss(a_suite: Suite) -> None:
+def test_a_copy_of_a_kernel_is_a_miss_while_the_original_still_exists(a_suite: Suite) -> None:
     """The original kernel still exists, so its entries keep their name."""
     both = "import new\nimport old\ndef test_new(): new.launch(10)\ndef test_old():\n old.launch(10)\n old.launch(20)\n"
     rewritten(a_suite, {"new": LIBRARY, "test_op": both})

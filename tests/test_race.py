@@ -349,7 +349,7 @@ def test_a_candidates_setup_is_repeated_after_another_candidate_has_run() -> Non
     assert len(active) < 60
 
 
-def test_measuring_by_the_host_clock_chooses_the_shortest_call() -> None:
+def test_measuring_with_the_host_clock_chooses_the_fastest_call() -> None:
     """A call of 118 microseconds wins against calls of 240 and 268 microseconds, three times in a row."""
 
     def spin(seconds: float) -> Callable[[], object]:

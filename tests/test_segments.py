@@ -181,9 +181,7 @@ def test_a_run_lists_an_object_store_once_and_writes_it_at_most_once(serial_suit
     assert not any("if-none-match" in head.lower() or "if-match" in head.lower() for head in proxy.heads)
 
 
-def test_the_entry_of_a_loaded_file_takes_precedence_over_an_object_store(
-    serial_suite: Suite, section, url: str
-) -> None:
+def test_a_loaded_file_takes_precedence_over_a_loaded_object_store(serial_suite: Suite, section, url: str) -> None:
     suite = serial_suite.write(test_one="def test(tune): print(tune('k', m=1))")
     suite.run("--autotune-dump=cache.textproto")
     suite.cache.write_text(suite.cache.read_text().replace('text: "a"', 'text: "b"'))
@@ -285,7 +283,9 @@ def test_loading_from_an_unreachable_store_is_an_error_within_10_seconds(
 
 
 @pytest.mark.usefixtures("short_limits")
-def test_five_hanging_optional_stores_delay_a_run_by_10_seconds(serial_suite: Suite, section, url: str, proxy) -> None:
+def test_five_hanging_optional_stores_delay_a_run_by_two_timeouts_in_all(
+    serial_suite: Suite, section, url: str, proxy
+) -> None:
     suite = serial_suite.write(test_a="def test(tune): tune('k')")
     proxy.faults |= dict.fromkeys(("LIST", "PUT"), "hang")
     started = time.monotonic()
@@ -645,7 +645,7 @@ def test_no_entry_is_lost_if_a_store_lists_files_twice_or_leaves_some_out(url: s
     assert held(url) == {entry(m) for m in range(5)}
 
 
-def test_no_failed_request_to_an_object_store_loses_an_entry(url: str, proxy) -> None:
+def test_no_entry_is_lost_if_a_request_to_an_object_store_fails(url: str, proxy) -> None:
     """Each fault of each request of a read, a write and a compaction, side by side in folders of their own."""
 
     def prepare(case: tuple[str, str]) -> None:
@@ -730,7 +730,7 @@ def test_reading_a_store_removes_outdated_local_copies_but_no_other_files(url: s
     assert old_copy.exists() == (place == "behind a link")
 
 
-def test_runs_and_compactions_at_the_same_time_lose_no_entry(url: str, proxy) -> None:
+def test_simultaneous_runs_and_compactions_of_a_store_lose_no_entry(url: str, proxy) -> None:
     def run(number: int) -> set[Entry]:
         chance, acknowledged = random.Random(number), set[Entry]()
         for _ in range(4):
@@ -804,7 +804,7 @@ def test_azure_and_google_stores_are_written_read_and_compacted(other_url: str, 
     assert (len(objects(other_url)), len(held(other_url))) == (2, 5)
 
 
-def test_two_simultaneous_compactions_restore_no_removed_entry(other_url: str, monkeypatch) -> None:
+def test_two_simultaneous_compactions_of_a_store_restore_no_removed_entry(other_url: str, monkeypatch) -> None:
     """Another compaction has removed an object first. The library then stops in the middle of the objects."""
     for m in range(30):
         add(other_url, entry(m))

@@ -41,7 +41,7 @@ def test_changing_a_global_hidden_by_a_local_variable_is_no_source_change(load: 
     assert source_digest(load(VARIABLES.replace("size = 8", "size = 80")).kernel) != digest
 
 
-def test_changing_a_global_named_like_a_nonlocal_is_a_source_change(load: Load) -> None:
+def test_changing_a_global_that_is_named_like_a_nonlocal_is_a_source_change(load: Load) -> None:
     source = """
 k = 7
 def read():
@@ -157,7 +157,7 @@ def make(NAME):
     assert source_digest(module.make(math.ceil), own_cells=True) != digest
 
 
-def test_editing_a_method_of_an_object_in_a_partial_is_a_source_change(load: Load) -> None:
+def test_editing_a_method_of_an_object_inside_a_partial_is_a_source_change(load: Load) -> None:
     source = """
 import functools
 class Tool:

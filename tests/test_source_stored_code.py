@@ -144,7 +144,7 @@ def test_editing_a_generated_class_an_alias_or_a_table_is_a_source_change(load, 
     assert source_digest(load(source.replace(old, new), "m").kernel) != digest
 
 
-def test_a_call_counter_on_a_function_is_no_source_change(load) -> None:
+def test_increasing_a_call_counter_on_a_function_is_no_source_change(load) -> None:
     module = load(MADE.replace("USED", "counter(x)"), "m")
     digest = source_digest(module.kernel)
     module.kernel(1)

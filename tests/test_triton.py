@@ -430,7 +430,7 @@ def test_a_kernel_tuned_before_the_plugin_starts_is_listed_as_not_covered(sessio
     assert kernel.cache
 
 
-def test_heuristics_around_a_kernel_wrapper_are_in_the_problem_key(session) -> None:
+def test_closures_of_heuristics_around_a_kernel_wrapper_are_in_the_problem_key(session) -> None:
     class Locked(KernelInterface[Any]):
         def __init__(self, fn: Any) -> None:
             self.fn, self.arg_names = fn, fn.arg_names

@@ -107,7 +107,7 @@ either_way = pytest.mark.parametrize("over", [False, True], ids=["under the auto
 
 
 @either_way
-def test_heuristics_with_different_closures_get_separate_entries(have_own_choices, over: bool) -> None:
+def test_two_heuristics_with_different_closure_values_get_separate_entries(have_own_choices, over: bool) -> None:
     """Two heuristics have the same source and different values in their closures."""
 
     def make(vec: int) -> Make:
@@ -173,7 +173,7 @@ def test_binding_a_helper_name_to_a_new_function_makes_the_entry_stale(session, 
     assert "exp added" in lookup.reason
 
 
-def test_a_kernel_that_uses_very_many_functions_gets_a_note(session, monkeypatch) -> None:  # noqa: F811
+def test_a_note_warns_of_a_kernel_whose_source_has_very_many_functions(session, monkeypatch) -> None:  # noqa: F811
     monkeypatch.setattr("pytest_autotune.tuners.source.source_digest.MOST_PARTS", 1)
     first = session(is_dumping=True)
     run(with_helper(bench(), exponential), *tensors())
@@ -183,7 +183,7 @@ def test_a_kernel_that_uses_very_many_functions_gets_a_note(session, monkeypatch
     assert "through_a_helper: an edit of any of 2 functions and constants" in note
 
 
-def test_heuristics_subclasses_with_different_closures_get_two_entries(have_own_choices) -> None:
+def test_subclassed_heuristics_with_different_closure_values_get_two_entries(have_own_choices) -> None:
     class Derived(triton.runtime.autotuner.Heuristics):
         pass
 

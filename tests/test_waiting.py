@@ -105,7 +105,7 @@ def test_four_workers_stop_waiting_as_soon_as_the_tuning_result_is_logged(tmp_pa
     assert max(end_times) - published < 0.25
 
 
-def test_a_child_forked_inside_a_tuning_does_not_wait_for_its_parent(tmp_path: Path, elapsed) -> None:
+def test_a_child_forked_inside_a_tuning_does_not_wait_for_locks_of_its_parent(tmp_path: Path, elapsed) -> None:
     parent = worker(tmp_path, 20)
 
     with parent.claim(Identity(problem(), ()).digest, CountingHelper()), parent.compiling("k", wait=True):

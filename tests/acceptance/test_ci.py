@@ -35,7 +35,7 @@ def annotations(result: pytest.RunResult) -> list[str]:
     return [line for line in result.outlines if line.startswith("::")]
 
 
-def test_a_miss_within_the_allowed_limit_is_a_github_warning_annotation(serial_outdated: Suite) -> None:
+def test_a_miss_that_the_gate_allows_is_a_github_warning_annotation(serial_outdated: Suite) -> None:
     for verbosity in ("-q", "-v"):
         (line,) = annotations(serial_outdated.load("--autotune-max-misses=1", verbosity, **GITHUB))
         assert line.startswith("::warning file=tests/test_op.py,line=5,")

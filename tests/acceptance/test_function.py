@@ -104,7 +104,7 @@ def test_space(autotune_cache):
 """
 
 
-def test_functions_made_by_one_factory_get_separate_entries(suite: Suite) -> None:
+def test_functions_from_one_factory_work_as_key_values_and_as_candidates(suite: Suite) -> None:
     a_suite(suite, FUNCTIONS)
 
     suite.dump().assert_outcomes(passed=3)
@@ -294,7 +294,7 @@ def test_editing_a_method_that_a_lambda_calls_makes_its_entries_stale(serial_sui
     assert row["reason"] == "source changed (TestGemm.kernel)"
 
 
-def test_a_tuning_during_a_conftest_import_is_listed_as_not_covered(serial_suite: Suite, section: Any) -> None:
+def test_a_tuning_during_the_import_of_a_conftest_is_listed_as_not_covered(serial_suite: Suite, section: Any) -> None:
     a_suite(
         serial_suite,
         conftest="""

@@ -186,6 +186,6 @@ def test_the_gate_names_the_gpu_type_that_has_no_entries(
     assert f"FAILED: {message}" in capsys.readouterr().out
 
 
-def test_the_gate_passes_a_run_with_pytest_options_that_run_no_test(two_devices: Suite) -> None:
+def test_the_gate_passes_options_that_run_no_test_such_as_fixtures(two_devices: Suite) -> None:
     for option in ("--fixtures", "--markers", "--collect-only", "--cache-show", "--version"):
         assert two_devices.load("--autotune-max-misses=0", option).ret == 0

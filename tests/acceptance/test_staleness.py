@@ -51,7 +51,7 @@ def test_the_row_of_a_miss_or_stale_problem_names_what_changed(
     assert line.endswith(f": {row['reason']}")
 
 
-def test_on_another_gpu_the_summary_names_the_tuned_and_the_running_gpu(suite: Suite) -> None:
+def test_on_a_new_gpu_the_summary_names_the_gpu_that_was_tuned_and_this_gpu(suite: Suite) -> None:
     suite.write(test_op=ask("M=1")).serial.prepare_dump(TOY_DEVICE="Old GPU")
 
     result = suite.load(TOY_DEVICE="New GPU")

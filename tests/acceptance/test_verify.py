@@ -165,7 +165,7 @@ def test_a_verify_run_tunes_misses_and_stale_problems_but_compares_only_hits(ser
         ),
     ],
 )
-def test_invalid_combinations_with_option_verify_are_usage_errors(
+def test_option_verify_with_a_wrong_value_or_an_unfit_option_is_a_usage_error(
     serial_suite: Suite, args: list[str], message: str
 ) -> None:
     serial_suite.write(test_lib=SUITE)

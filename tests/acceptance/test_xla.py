@@ -194,7 +194,7 @@ def test_with_on_miss_error_a_jax_miss_fails_its_test(serial: Suite) -> None:
         ('overrides=[("xla_gpu_per_fusion_autotune_cache_dir", "d")]', "the compiler option xla_gpu_per_fusion_"),
     ],
 )
-def test_xla_settings_that_turn_off_the_tuning_of_xla_fail_the_gate(serial: Suite, call: str, reason: str) -> None:
+def test_if_xla_flags_turn_off_the_tuning_of_xla_the_gate_fails(serial: Suite, call: str, reason: str) -> None:
     """The adapter leaves the program to XLA and reports it as untracked, with the setting."""
     serial.dump()
     serial.write(test_jax=f"import jax\ndef test_a(): jax.compile('tanh', {call})")
