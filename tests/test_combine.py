@@ -77,7 +77,7 @@ def test_a_merge_does_not_bring_back_the_entry_of_old_kernel_code() -> None:
     assert entries_of(combined) == {entry(source="new")}
 
 
-def test_if_only_one_side_tuned_on_a_gpu_the_merge_takes_all_its_entries() -> None:
+def test_a_merge_takes_all_entries_of_a_gpu_on_which_only_one_side_tuned() -> None:
     old = cache(entry(), entry(device=A100))
     ours = cache(entry(block=64), entry(device=A100))
     theirs = cache(entry(block=16), entry(device=A100, block=64), entry(2, device=A100))

@@ -342,7 +342,9 @@ def reads_computed(y):
     tl.store(y, computed_module.VALUE)
 
 
-def test_if_a_kernel_reads_a_module_with_getattr_the_launching_thread_compiles(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_if_a_kernel_reads_a_module_with_getattr_the_launching_thread_compiles_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     assert CompileTime.from_kernel(reads_computed) == ANYWHERE, "it does not compile"
 
     monkeypatch.setattr(computed_module, "__getattr__", lambda name: SETTINGS["vec"], raising=False)

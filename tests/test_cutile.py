@@ -154,7 +154,7 @@ def test_failing():
 """
 
 
-def test_on_a_hit_cutile_calls_the_function_that_makes_the_kernel_once(suite: AdapterSuite) -> None:
+def test_on_a_hit_cutile_calls_the_kernel_factory_once_not_per_config(suite: AdapterSuite) -> None:
     (suite.folder / "test_factory.py").write_text(FACTORY)
     selection = ["test_factory.py::test_kernel", "-s"]
     dumped = suite.report(*selection, "--autotune-dump=factory.textproto")

@@ -100,7 +100,7 @@ def test_the_winner_of_an_entry_is_its_choice_or_else_its_fastest_candidate() ->
     assert find_winner(entry()) == entry().choice
 
 
-def test_if_the_fastest_candidate_changes_the_diff_reports_a_new_choice() -> None:
+def test_the_diff_reports_a_changed_choice_if_the_fastest_candidate_is_new() -> None:
     def template(first_us: float) -> Entry:
         times = Candidate("a", time_us=first_us), Candidate("b", time_us=5.0)
         return replace(entry(), choice=None, candidates=times)

@@ -129,7 +129,7 @@ def test_an_exported_table_has_the_params_of_option_values_in_that_order(export:
         (("--preset=vllm", "--alias=A = B"), "--alias: works only with --to=python (leave it out)"),
     ],
 )
-def test_if_options_and_entries_do_not_fit_the_table_export_writes_no_file(
+def test_the_table_export_writes_no_file_if_options_and_entries_do_not_fit(
     export: Export, options: tuple[str, ...], message: str
 ) -> None:
     status, _, error = export(entry(8, 16, topk=1), entry(8, 32, topk=2), options=options)

@@ -151,7 +151,7 @@ def test_a_child_forked_after_measuring_locks_the_gpu_itself(tmp_path: Path) -> 
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 1
 
 
-def test_without_a_folder_for_the_gpu_lock_measurements_are_marked_unreliable(tmp_path: Path) -> None:
+def test_measurements_are_marked_unreliable_if_the_gpu_lock_has_no_folder(tmp_path: Path) -> None:
     lock = Locks(1, lambda: "gpu", SharedFolder(tmp_path / "not there"))
 
     for _ in range(2):

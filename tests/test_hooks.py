@@ -214,7 +214,9 @@ def test_an_option_that_names_inductor_also_covers_the_tuner_inductor_config(
         assert is_excluded("inductor.config", "triton_poi_fused_add") is ignored
 
 
-def test_while_the_plugin_is_paused_or_ended_libraries_tune_by_themselves(capsys: pytest.CaptureFixture[str]) -> None:
+def test_libraries_tune_by_themselves_while_the_plugin_is_paused_or_has_ended(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     """After the end of the run, one line names each kernel, except for kernels that the user left out."""
     session = session_of(ignore=("toy:lib.left_out",))
     session.is_paused = True

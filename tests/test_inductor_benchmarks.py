@@ -130,7 +130,7 @@ def test_benchmarks_on_a_cpu_or_with_unknown_arguments_are_left_to_inductor(
         assert inductor.benchmarker.benchmark(lambda: 5.0, **arguments) == INDUCTORS_TIME_MS
 
 
-def test_if_the_plugins_measurement_raises_inductor_measures_the_call_itself() -> None:
+def test_inductor_measures_a_call_itself_if_the_plugins_measurement_raised() -> None:
     inductor = Inductor()
     part, session = hooked(inductor, Gpu())
 
@@ -143,7 +143,7 @@ def test_if_the_plugins_measurement_raises_inductor_measures_the_call_itself() -
     assert not session.notes
 
 
-def test_if_torch_has_an_unknown_benchmark_a_note_says_that_torch_measures() -> None:
+def test_a_note_says_that_torch_measures_if_its_benchmark_is_unknown() -> None:
     _, session = hooked(SimpleNamespace(), Gpu())
 
     assert session.notes == ["inductor: this torch has a benchmark that pytest-autotune does not know; torch measures"]
@@ -157,7 +157,7 @@ class CachingAutotuner:
     def bench(self, launcher: Any, args: Any, with_profiler: Any, kwargs: Any) -> None: ...
 
 
-def test_if_inductor_changed_a_note_says_that_candidates_are_timed_in_turn() -> None:
+def test_a_note_says_that_candidates_are_timed_in_turn_if_inductor_changed() -> None:
     session, _ = a_session()
     patches = Patches(session, "inductor.config")
 

@@ -94,7 +94,7 @@ def test_the_gate_over_one_process_keeps_every_field_of_its_json_report(name: st
 
 
 @pytest.mark.parametrize(("on_miss", "joint_on_miss"), [("first", "first"), ("error", "tune")])
-def test_if_reports_differ_in_option_on_miss_gate_command_assumes_tune(on_miss: str, joint_on_miss: str) -> None:
+def test_gate_command_assumes_on_miss_tune_if_reports_have_different_values(on_miss: str, joint_on_miss: str) -> None:
     records = {}
     for name, value in (("a.json", "first"), ("b.json", on_miss)):
         result = RunResult(request=RunRequest(policy=Policy(on_miss=value)))

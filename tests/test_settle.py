@@ -366,7 +366,7 @@ def test_option_max_misses_is_an_error_if_neither_options_nor_tests_load() -> No
     assert judge(replace(MISSED, loaded=()), Limit.parse("9"), no_load_error=message).failure == ""
 
 
-def test_the_json_report_lists_crashed_workers_recovered_tunings_and_versions() -> None:
+def test_the_json_report_lists_crashed_workers_recovered_tunings_old_versions() -> None:
     old = replace(entry(problem(M=1)), versions=Versions.parse("toy 0.9"))
     collected_run = collected(
         ("gw0", hit(old)),

@@ -218,13 +218,13 @@ def kernel(x):
 
 
 @pytest.mark.parametrize("method", ["item", "length", "renamed", "passed", "deep"])
-def test_if_a_method_passes_self_on_editing_any_member_is_a_source_change(load, method: str) -> None:
+def test_editing_any_member_is_a_source_change_if_a_method_passes_self_on(load, method: str) -> None:
     before = source_text(getattr(load(WHOLE_OBJECT, "m").Tile(), method))
     assert source_text(getattr(load(WHOLE_OBJECT, "m").Tile(), method)) == before
     assert source_text(getattr(load(WHOLE_OBJECT.replace("return 1", "return 10"), "m").Tile(), method)) != before
 
 
-def test_if_a_method_uses_named_members_editing_others_is_no_source_change(load) -> None:
+def test_editing_a_member_that_a_method_does_not_name_is_no_source_change(load) -> None:
     before = source_text(load(WHOLE_OBJECT, "m").Tile().named)
     assert source_text(load(WHOLE_OBJECT.replace("return 1", "return 10"), "m").Tile().named) == before
 

@@ -215,7 +215,7 @@ def test_a_cache_path_that_leads_through_a_missing_folder_is_an_error(tmp_path, 
 
 
 @every_store
-def test_if_a_link_to_an_open_cache_changes_the_first_target_is_written(tmp_path, name):
+def test_an_open_cache_is_written_to_the_first_target_even_if_its_link_moves(tmp_path, name):
     """The store resolves the path once, and writes the same file that it read at the start."""
     kernels = {"first": "add", "second": "sub"}
     for folder, kernel in kernels.items():
@@ -250,7 +250,7 @@ def test_updating_a_cache_through_a_dangling_link_creates_the_target(tmp_path):
     assert read_cache(tmp_path / "kept/new/c.textproto").entries == (entry("add"),)
 
 
-def test_if_computing_a_change_raises_the_old_cache_file_is_kept(tmp_path):
+def test_the_old_cache_file_is_kept_if_computing_its_change_raises(tmp_path):
     path = tmp_path / "c.pb"
     update(path, adding(entry("add")))
 

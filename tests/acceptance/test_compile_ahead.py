@@ -350,7 +350,7 @@ def test_kernels_are_compiled_before_their_tests_only_with_a_spare_core(
     assert report["compiled_ahead"]["kernels"] == 5
 
 
-def test_a_run_with_option_k_compiles_in_advance_only_for_selected_tests(suite: Suite) -> None:
+def test_a_run_with_option_k_compiles_ahead_only_kernels_of_selected_tests(suite: Suite) -> None:
     suite.dump()
     suite.wants(3)
 

@@ -223,7 +223,7 @@ def test_end(tune):
     ],
     ids=["same folder", "another folder", "without a load"],
 )
-def test_the_tuning_of_a_killed_run_is_saved_in_the_cache_its_marker_names(
+def test_the_tuning_of_a_killed_run_is_saved_in_the_cache_that_a_marker_names(
     serial_suite: Suite, monkeypatch: pytest.MonkeyPatch, folder: str, load: list[str], status: pytest.ExitCode
 ) -> None:
     """The next run writes the tuning into the test's cache. It runs another test, and may begin in another folder."""

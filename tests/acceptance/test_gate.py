@@ -159,7 +159,7 @@ def test_the_gate_still_prints_its_verdict_if_option_x_stops_the_run(outdated: S
     assert verdict(result) == [f"stopping after 1 failures; {EXCEEDED}: 12, at most 10 allowed (see the summary)"]
 
 
-def test_if_pytest_itself_fails_a_failed_gate_leaves_its_exit_status(outdated: Suite) -> None:
+def test_a_failed_gate_does_not_change_the_exit_status_of_a_failed_pytest_run(outdated: Suite) -> None:
     (outdated.folder / "test_fails.py").write_text("def test_fails(): assert 0")
     (outdated.folder / "test_empty.py").write_text("")
 
@@ -277,7 +277,7 @@ def test_autotune_update_on_the_command_line_turns_off_a_gate_in_addopts(outdate
     result.stdout.fnmatch_lines([f"{NOT_JUDGED}: this run updates the cache*"])
 
 
-def test_a_load_that_also_dumps_to_a_second_file_still_fails_the_gate(outdated: Suite) -> None:
+def test_misses_fail_the_gate_even_if_the_run_dumps_to_a_second_file(outdated: Suite) -> None:
     assert outdated.load("--autotune-max-misses=0", "--autotune-dump=other.textproto").ret == 1
 
 

@@ -236,7 +236,7 @@ AS_SHOWN = "New GPU (toy, 4 multiprocessors) = Old GPU (toy, 4 multiprocessors)"
 
 
 @pytest.mark.parametrize("alias", ["New GPU = Old GPU", AS_SHOWN])
-def test_with_a_device_alias_entries_of_the_old_gpu_are_hits_on_the_new_gpu(suite: Suite, section, alias: str) -> None:
+def test_entries_of_the_old_gpu_are_hits_on_the_new_gpu_with_a_device_alias(suite: Suite, section, alias: str) -> None:
     suite.write().serial.prepare_dump(TOY_DEVICE="Old GPU")
     suite.pytester.makeini(f"[pytest]\nautotune_device_alias =\n    {alias}\n")
 

@@ -361,7 +361,7 @@ def test_the_gates_pass_if_another_plugin_limits_the_run_to_some_tests(
     ids=["more", "absolute", "root"],
 )
 @pytest.mark.parametrize("testpaths", ["tests more", "tests more/test_*.py"])
-def test_update_prune_drops_entries_if_a_plugin_rewrites_paths_but_loses_none(
+def test_update_prune_drops_entries_if_a_plugin_rewrites_test_paths_but_keeps_all(
     serial_suite: Suite, testpaths: str, hook: str
 ) -> None:
     below(serial_suite).pytester.makeini(f"[pytest]\ntestpaths = {testpaths}\n")

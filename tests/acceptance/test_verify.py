@@ -64,7 +64,7 @@ def test_a_verify_run_measures_each_choice_only_once_despite_many_tests(suite: S
     assert len(suite.tunings) < 600  # launches: two races of a pair come to some 500
 
 
-def test_the_json_report_of_a_verify_run_names_faster_candidates_and_seconds(serial_suite: Suite) -> None:
+def test_the_json_report_of_a_verify_run_has_faster_candidates_and_gpu_time(serial_suite: Suite) -> None:
     serial_suite.write(test_lib=SUITE).prepare_dump()
 
     report = serial_suite.report("--autotune-load=cache.textproto", "--autotune-verify=all", **NOW)
@@ -125,7 +125,7 @@ def test_verify_runs_over_the_three_thirds_measure_each_choice_exactly_once(seri
     assert len(raced) == len(set(raced)) == 4
 
 
-def test_with_0_seconds_for_measuring_the_gate_on_slower_choices_fails(serial_suite: Suite, section: Any) -> None:
+def test_the_gate_on_slower_choices_fails_if_0_seconds_are_left_to_measure(serial_suite: Suite, section: Any) -> None:
     """There was no time for a race. The summary counts the choices that were not raced and gives the reason."""
     serial_suite.write(test_lib=SUITE).prepare_dump()
 
