@@ -324,7 +324,7 @@ def counting() -> Any:
     ],
     ids=["list", "nan", "builtin", "method", "object", "default", "callable object", "counter"],
 )
-def test_a_function_that_closes_over_an_unstable_value_raises_type_error(function: Any, carries: str) -> None:
+def test_tuning_with_a_function_that_closes_over_a_list_or_nan_is_a_type_error(function: Any, carries: str) -> None:
     """The function could get another function's choice, or never run."""
     message = rf"\Athe function tests\.test_function_identity\..*{re.escape(carries)}.*\Z"
     for options in ({"key": {"act": function}}, {"key": {"act": (function, 1)}}, {"space": [function, other]}):

@@ -38,7 +38,7 @@ def test_the_entry_index_lists_the_entries_of_one_key_on_all_devices(index):
     assert list(index.list_same_key(entry("add", 2, MI300).problem)) == [entry("add", 2)]
 
 
-def test_the_entry_index_distinguishes_the_key_values_1_true_and_1_0(index):
+def test_the_entry_index_treats_1_and_true_and_1_0_as_different_key_values(index):
     assert not index.list_same_key(entry("add", 1.0).problem)
     assert not index.list_same_key(entry("add", True).problem)
 

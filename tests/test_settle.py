@@ -142,7 +142,7 @@ def test_summary_rows_do_not_depend_on_the_order_of_worker_results() -> None:
     assert all(ending == endings[0] for ending in endings)
 
 
-def test_a_used_problems_entry_for_other_candidates_is_not_listed_as_unused() -> None:
+def test_an_entry_for_other_candidates_of_a_used_problem_is_not_called_unused() -> None:
     def of(pruned: str, key: int) -> Entry:
         made = entry(problem(M=key))
         return replace(made, fingerprint=(Value("pruned", pruned), *made.fingerprint))
@@ -342,7 +342,7 @@ def test_a_dump_to_a_store_writes_recovered_entries_but_no_loaded_entries() -> N
     assert [merged_entry.problem for merged_entry in summary.merged.cache.entries] == [recovered_entry.problem]
 
 
-def test_a_miss_with_on_miss_error_fails_a_run_in_which_all_tests_passed() -> None:
+def test_autotune_on_miss_error_fails_a_run_with_a_miss_and_only_passed_tests() -> None:
     """A forked child of a test looked up the problem, and the error ended with the child."""
     strict = result(MISSED, on_miss="error", test_counts={"passed": 1})
 
@@ -412,7 +412,7 @@ def test_only_update_prune_drops_compiled_variants_that_the_run_did_not_need() -
         assert [merged_entry.compiled for merged_entry in summary.merged.cache.entries] == [compiled]
 
 
-def test_with_workers_on_two_gpus_a_problem_used_on_one_counts_for_both() -> None:
+def test_with_workers_on_two_gpus_a_problem_used_on_one_counts_as_used_on_both() -> None:
     """Workers on two GPU types share the tests, so each type sees a part. Without workers, a type sees all tests."""
     shared, own, gone = problem(M=1), problem(M=2), problem(M=3)
     on_other = {one: entry(replace(one, device=OTHER)) for one in (shared, own, gone)}

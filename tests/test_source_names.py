@@ -209,7 +209,7 @@ def kernel(n):
         ("_scale_", "_ = 6", "_ = 60"),
     ],
 )
-def test_editing_code_that_only_a_class_body_calls_is_a_source_change(
+def test_editing_code_that_only_a_class_body_uses_is_a_source_change(
     load: Load, use: str, name: str, old: str, new: str
 ) -> None:
     source = CLASS_BODY.replace("USE", use).replace("NAME", name)

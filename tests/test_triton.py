@@ -543,7 +543,7 @@ def test_one_kernel_autotuned_with_two_candidate_lists_gets_two_entries(session)
     assert loaded.outcomes == ["hit", "hit"]
 
 
-def test_a_kernel_whose_candidates_have_another_order_is_still_a_hit(session) -> None:
+def test_a_kernel_is_still_a_hit_if_its_candidates_are_reordered(session) -> None:
     base = copy_kernel(None).fn
     recorded = session(is_dumping=True)
     call(triton.autotune(configs([16, 64]), key=["n"], do_bench=Bench())(base))
@@ -673,7 +673,7 @@ def test_an_entry_whose_candidates_all_failed_is_stale_if_one_works_now(session)
         InterpreterError("'_semantic' argument must be provided: another thread's launch has ended"),
     ],
 )
-def test_a_tuning_that_fails_for_memory_or_the_device_is_not_recorded(session, error: Exception) -> None:
+def test_a_tuning_that_fails_for_lack_of_memory_or_a_gpu_fault_is_not_recorded(session, error: Exception) -> None:
     first = session(is_dumping=True)
 
     with pytest.raises(type(error)):

@@ -278,7 +278,7 @@ def factory_entry(block: int) -> Entry:
     return Entry(problem, choice=choice, versions=Versions.parse("triton 2.9.0"))
 
 
-def test_a_shipped_cache_distinguishes_factory_kernels_by_closure_values(library: Library) -> None:
+def test_a_shipped_cache_tells_kernels_of_one_factory_apart_by_closure_values(library: Library) -> None:
     pytest.importorskip("triton")
     shipped = library.ships(factory_entry(32), options="on_miss='error'")
     (shipped.folder / "mylib" / "factory.py").write_text(FACTORY)
@@ -330,7 +330,7 @@ def left(TO):
 """
 
 
-def test_a_shipped_cache_distinguishes_torch_and_triton_dtypes_in_the_key(library: Library) -> None:
+def test_a_shipped_cache_tells_a_torch_dtype_in_the_key_from_a_triton_dtype(library: Library) -> None:
     pytest.importorskip("triton")
     pytest.importorskip("torch")
     key = Value("n", 5), Value("TO", "int32", "dtype")

@@ -159,7 +159,7 @@ def test_end():
     ],
     ids=["asks nothing", "hits the other kernel", "tunes anew"],
 )
-def test_a_tuning_recovered_from_a_killed_run_removes_no_other_entry(
+def test_a_killed_runs_tuning_is_added_beside_older_entries_of_its_problem(
     serial_suite: Suite, section, selected: str, source: str, sources: list[str]
 ) -> None:
     """A factory makes two kernels with one name, so a problem has two entries.

@@ -97,7 +97,9 @@ KEPT = {
 
 
 @pytest.mark.parametrize("case", KEPT)
-def test_an_entry_of_another_device_or_tuner_is_never_called_unused(serial_suite: Suite, section, case: str) -> None:
+def test_an_entry_of_a_gpu_or_tuner_that_this_run_lacks_is_never_called_unused(
+    serial_suite: Suite, section, case: str
+) -> None:
     """The entry is of another device, version or tuner, or of a module that was not imported. Prune keeps the entry."""
     test = """
         import os

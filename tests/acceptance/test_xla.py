@@ -169,7 +169,7 @@ def test_a_miss_says_how_xla_tells_two_gpus_of_the_same_name_apart(
     assert sum(line.endswith(message) for line in lines) == 4
 
 
-def test_with_on_miss_error_a_jax_miss_fails_its_test(serial: Suite) -> None:
+def test_autotune_on_miss_error_fails_the_jax_test_that_has_a_miss(serial: Suite) -> None:
     serial.dump("-knot softmax")
 
     result = serial.load("--autotune-on-miss=error")
