@@ -280,6 +280,11 @@ def pytest_collection_finish() -> None:
 
     They are hundreds of thousands of objects. The searches took two thirds of the processor time of a run in a test.
     """
+    exclude_from_searches()
+
+
+def exclude_from_searches() -> None:
+    """Keep all objects that exist now out of searches for garbage and autotuners. No test may undo it for others."""
     gc.collect()
     gc.freeze()
 
@@ -316,6 +321,7 @@ def nothing_tuned_is_left() -> Iterator[None]:
     for autotuner in autotuners():
         if isinstance(vars(autotuner).get("cache"), dict):
             autotuner.cache.clear()
+    exclude_from_searches()
 
 
 @pytest.fixture

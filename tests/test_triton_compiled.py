@@ -156,10 +156,8 @@ def absent_gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> Iterator[Absen
     state = dict(vars(driver))
     driver.set_active(gpu)
     monkeypatch.setattr(triton.compiler.compiler, "max_shared_mem", lambda device: gpu.shared_memory)
-    gc.freeze()  # what there was before a test need not be looked at after it
     yield gpu
     gc.collect()  # kernels unload themselves through the driver
-    gc.unfreeze()
     vars(driver).update(state)
 
 
