@@ -114,7 +114,7 @@ def test_candidates_of_every_type_are_shown_as_a_list_of_names_and_values(config
     assert str(next(iter(as_space([config])))) == params
 
 
-def test_two_different_candidates_never_get_the_same_parameters_in_a_cache() -> None:
+def test_different_candidates_have_different_cache_parameters() -> None:
     """The type of a tuple or list, and of each item, counts. A dtype, an enum member and their texts differ."""
     items: list[Any] = [1, "1", 1.0, True, "True", None, "None", 2**70, str(2**70), Layout.ROW, "Layout.ROW"]
     items += ["fp16", DtypeName("float16"), '{"enum": "Layout.ROW"}', "[1]"]
@@ -260,7 +260,7 @@ def test_a_candidates_error_text_with_invalid_unicode_is_recorded_escaped() -> N
     assert lookup.entry.candidates[0].failed == r"cannot open '/tmp/\udcff'"
 
 
-def test_uncacheable_calls_with_otherwise_equal_keys_are_one_problem() -> None:
+def test_uncacheable_calls_with_equal_stable_keys_count_once() -> None:
     """Two calls with equal stable values are one problem."""
     with a_session_of(is_dumping=True) as lookups:
         for n in (1, 2, 1):
@@ -433,7 +433,7 @@ def test_an_invalid_number_of_compile_threads_is_an_error(threads: Any) -> None:
 # Strategies
 
 
-def test_two_searches_with_the_optuna_strategy_try_the_same_candidates(memory: function.Memory) -> None:
+def test_two_optuna_searches_try_the_same_candidates(memory: function.Memory) -> None:
     """The search has at most 60 trials and respects the constraint of the space."""
     pytest.importorskip("optuna")
 
@@ -464,7 +464,7 @@ def test_two_searches_with_the_optuna_strategy_try_the_same_candidates(memory: f
     assert abs(choice["a"] - 12) + abs(choice["b"] - 3) < 40
 
 
-def test_two_searches_with_the_random_strategy_try_the_same_candidates(memory: function.Memory) -> None:
+def test_two_random_searches_try_the_same_candidates(memory: function.Memory) -> None:
     def search() -> list[int]:
         memory.chosen.clear()
         tried: list[int] = []
@@ -552,7 +552,7 @@ def test_other_line_ends_in_a_source_file_are_no_change_but_other_text_is(tmp_pa
         source_text(tmp_path / "none")
 
 
-def test_two_processes_record_the_same_source_and_space_for_a_function() -> None:
+def test_processes_record_equal_source_and_space_for_a_function() -> None:
     script = (
         "from tests.test_function_tuner import recorded; print(recorded(version=1, space={'2', '10', '1'}).fingerprint)"
     )
@@ -591,7 +591,7 @@ def test_tune_uses_the_cpu_if_no_gpu_is_in_use_and_no_device_is_passed() -> None
 # Memory
 
 
-def test_without_a_run_of_the_plugin_tune_tunes_each_key_once_per_process() -> None:
+def test_without_a_plugin_run_each_key_is_tuned_once_per_process() -> None:
     runs: list[int] = []
 
     def run(config: int) -> float:
@@ -626,7 +626,7 @@ def test_threads_that_call_tune_for_one_problem_at_once_tune_it_once() -> None:
 
 
 @pytest.mark.timeout(30)  # they waited for two minutes
-def test_two_threads_whose_tunings_wait_for_each_other_do_not_deadlock() -> None:
+def test_two_tunings_that_wait_for_each_other_do_not_deadlock() -> None:
     """Each tuning runs the other tuning in a new thread. The tunings give up waiting and go on alone."""
     both = threading.Barrier(2)
     waits = {"a": "b", "b": "a"}
@@ -847,7 +847,7 @@ def test_candidates_as_numbers_and_as_mappings_are_two_different_spaces() -> Non
     assert named.digest == product(config=[2, 1]).digest
 
 
-def test_two_candidates_with_the_same_name_in_a_cache_are_a_type_error() -> None:
+def test_candidates_with_the_same_cache_name_are_a_type_error() -> None:
     """Both would have the params ``config=1``, so the second configuration would be lost."""
     message = "space=: 1 and {'config': 1} have the same name in a cache: list only one of them"
     with pytest.raises(TypeError, match=re.escape(message)):

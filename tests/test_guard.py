@@ -161,7 +161,7 @@ class AnswersInAnotherWay(ChooseHook):
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_after_an_error_in_an_adapter_the_tuner_tunes_without_the_plugin(
+def test_after_an_adapter_error_a_tuner_tunes_without_the_plugin(
     library: Any, monkeypatch: pytest.MonkeyPatch, hook: ChooseHook, error: str
 ) -> None:
     with hooked(monkeypatch, replacing_choose(hook)) as session:
@@ -187,7 +187,7 @@ class Records(ChooseHook):
 
 
 @pytest.mark.parametrize("choice", ["a", 7, ("BLOCK", 32)], ids=repr)
-def test_an_adapter_that_records_something_else_than_a_candidate_gets_a_note(
+def test_recording_a_choice_that_is_no_candidate_adds_a_note(
     library: Any, monkeypatch: pytest.MonkeyPatch, choice: Any
 ) -> None:
     searches: list[int] = []
@@ -226,7 +226,7 @@ class LaunchesKernel(ChooseHook):
 
 @pytest.mark.parametrize("error", [ValueError("block"), LookupError("block"), KeyboardInterrupt(), SystemExit(2)])
 @pytest.mark.parametrize("way", ["tuner", "call in place of the tuner's", "race"])
-def test_an_error_raised_by_a_tuned_kernel_reaches_the_test_unchanged(
+def test_an_error_of_a_tuned_kernel_reaches_the_test_unchanged(
     library: Any, monkeypatch: pytest.MonkeyPatch, error: BaseException, way: str
 ) -> None:
     calls = []
@@ -252,9 +252,7 @@ class Refuses(ChooseHook):
         pytest.fail("a miss")
 
 
-def test_with_option_on_miss_error_a_miss_inside_an_adapter_fails_the_test(
-    library: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_option_on_miss_error_fails_a_test_if_an_adapter_misses(library: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     with (
         hooked(monkeypatch, replacing_choose(Refuses())) as session,
         pytest.raises(pytest.fail.Exception, match="a miss"),
@@ -279,7 +277,7 @@ class NotesErrors(ChooseHook):
         fail("no such field")
 
 
-def test_an_error_of_the_library_is_raised_and_one_of_the_adapter_is_a_note(library: Any) -> None:
+def test_library_errors_are_raised_and_adapter_errors_are_noted(library: Any) -> None:
     session, _ = a_session()
     hook = NotesErrors()
     patches = Patches(session, "toy")
@@ -298,9 +296,7 @@ def test_an_error_of_the_library_is_raised_and_one_of_the_adapter_is_a_note(libr
     assert library.fastest(abs) == 32
 
 
-def test_an_adapter_that_fails_while_patching_restores_the_library(
-    library: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_adapter_that_fails_to_patch_restores_the_library(library: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     before = library.Tuner.choose, library.other
 
     def hook(module: Any, session: Session) -> None:
@@ -336,7 +332,7 @@ class Broken:
         return self._broken()
 
 
-def test_a_tuning_succeeds_even_if_locks_for_workers_and_gpu_raise_errors() -> None:
+def test_a_tuning_succeeds_if_worker_and_gpu_locks_raise_errors() -> None:
     session, lookups = a_session((), Broken())
 
     with session.tuning(AnyChoice(problem())) as tuning, tuning.measuring(), session.measuring():
@@ -350,7 +346,7 @@ def test_a_tuning_succeeds_even_if_locks_for_workers_and_gpu_raise_errors() -> N
     assert all("PermissionError: [Errno 13] Permission denied: '/dev/shm'" in note for note in session.notes)
 
 
-def test_if_comparing_an_entry_raises_an_error_its_problem_is_tuned_again() -> None:
+def test_if_comparing_an_entry_raises_its_problem_is_tuned_again() -> None:
     entry = tune(a_session()[0])
     session, lookups = a_session((entry,))
 
@@ -360,7 +356,7 @@ def test_if_comparing_an_entry_raises_an_error_its_problem_is_tuned_again() -> N
     assert session.notes == ["toy: internal error in the session: AttributeError: params"]
 
 
-def test_with_option_on_miss_error_an_error_in_the_plugin_fails_the_test() -> None:
+def test_option_on_miss_error_fails_a_test_on_a_plugin_error() -> None:
     session, lookups = a_session((tune(a_session()[0]),), on_miss="error")
 
     with pytest.raises(Refused, match="autotune: MISS toy:k: an error of pytest-autotune"):
@@ -370,9 +366,7 @@ def test_with_option_on_miss_error_an_error_in_the_plugin_fails_the_test() -> No
     assert session.notes == ["toy: internal error in the session: AttributeError: params"]
 
 
-def test_with_option_on_miss_error_an_error_in_an_adapter_fails_the_test(
-    library: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_option_on_miss_error_fails_a_test_on_an_adapter_error(library: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     hook = replacing_choose(FailsBeforeItLooksUp())
     strict = Policy(on_miss="error")
     message = "autotune: MISS toy: internal error in choose(): AttributeError: no such field"

@@ -75,14 +75,12 @@ PRUNE = "to drop the unused entries, unless another suite uses them."
         "an empty cache",
     ],
 )
-def test_the_summary_gives_each_kind_of_miss_a_hint_with_its_remedy(
-    summary: RunResult, expected_hints: list[str]
-) -> None:
+def test_each_kind_of_miss_gets_a_hint_with_its_remedy(summary: RunResult, expected_hints: list[str]) -> None:
     assert list(list_hints(summary)) == expected_hints
 
 
 @pytest.mark.parametrize("outcome", [Outcome.MISMATCH, Outcome.MISS])
-def test_the_hint_to_update_the_cache_names_the_gpu_of_the_misses(outcome: Outcome) -> None:
+def test_the_update_hint_names_the_gpu_of_the_misses(outcome: Outcome) -> None:
     (hint,) = list_hints(replace(LOADED, rows=(row(outcome, OTHER), row(Outcome.HIT))))
 
     assert hint == "Re-run on Other GPU (arch, 8 multiprocessors) with --autotune-update to update the cache."
@@ -94,7 +92,7 @@ def test_the_hint_to_update_an_empty_cache_names_no_device() -> None:
     assert hint == f"{UPDATE}."
 
 
-def test_uncacheable_kernels_get_a_hint_to_fix_the_cause_or_to_ignore_them() -> None:
+def test_uncacheable_kernels_get_a_hint_to_fix_or_ignore_them() -> None:
     """No update covers these kernels. The hint names the kernels and the option that ignores them."""
     uncacheable = tuple(row(Outcome.UNCACHEABLE, kernel=f"k{n}") for n in range(3))
     summary = result(LOADED, rows=uncacheable, untracked=("toy:k1 (lib.Mine)", "toy:k8 (lib.Mine)"))
@@ -112,7 +110,7 @@ def test_uncacheable_kernels_get_a_hint_to_fix_the_cause_or_to_ignore_them() -> 
     )
 
 
-def test_a_tuner_that_cannot_be_patched_gets_a_hint_to_upgrade_the_plugin() -> None:
+def test_a_tuner_that_cannot_be_patched_gets_an_upgrade_hint() -> None:
     """If the gate fails, the hint says how to upgrade, report or ignore the tuner."""
     failed = result(LOADED, unhooked=(("toy", "other arguments"),), gate=Gate("0", "could not hook toy"))
 
@@ -123,7 +121,7 @@ def test_a_tuner_that_cannot_be_patched_gets_a_hint_to_upgrade_the_plugin() -> N
     assert list(list_hints(replace(failed, gate=Gate("0")))) == []
 
 
-def test_a_cache_whose_adapter_is_missing_gets_a_hint_to_install_it() -> None:
+def test_a_cache_whose_adapter_is_missing_gets_an_install_hint() -> None:
     """The hint says to install the adapter or to ignore its tuner."""
     summary = replace(
         LOADED, devices_by_tuner={"gone": frozenset([GPU])}, request=RunRequest(adapters=()), gate=Gate("0", "gone")
@@ -133,7 +131,7 @@ def test_a_cache_whose_adapter_is_missing_gets_a_hint_to_install_it() -> None:
     assert hint == "Install the adapter of gone; or set autotune_ignore (ini) to gone:* to run without its entries."
 
 
-def test_misses_of_hypothesis_tests_get_no_hint_to_update_the_cache() -> None:
+def test_misses_of_hypothesis_tests_get_no_update_hint() -> None:
     """Hypothesis draws other problems in each run, so no update covers them. Other misses keep the update hint."""
     rows = tuple(replace(row(Outcome.MISS, kernel=f"lib.k{number}"), tests=("t.py::test",)) for number in range(4))
     (hint,) = list_hints(result(LOADED, rows=rows, hypothesis_tests=("t.py::test",)))

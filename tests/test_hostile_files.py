@@ -13,7 +13,7 @@ from .test_formats import CACHE
 BENCHMARKS = Path(__file__).parent / "benchmarks"
 
 
-def test_hostile_cache_files_are_read_or_refused_with_a_one_line_error():
+def test_hostile_files_are_read_or_refused_with_a_one_line_error():
     command = [sys.executable, BENCHMARKS / "hostile_files.py", "--megabytes", "0.2"]
     done = subprocess.run(command, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, ""), done.stdout

@@ -81,7 +81,7 @@ def test_no_modules_import_each_other_in_a_circle() -> None:
 
 
 @pytest.mark.parametrize(("tuner", "private"), [("triton", r"triton\.\w"), ("xla", r"jax\._src")])
-def test_only_modules_called_internals_use_private_names_of_triton_and_jax(tuner: str, private: str) -> None:
+def test_only_internals_modules_use_private_triton_or_jax_names(tuner: str, private: str) -> None:
     room = ROOT / "tuners" / tuner
     naming = [file for file in room.rglob("*.py") if any(re.match(private, text) for text in texts_of(file))]
     assert {file.relative_to(room).parts[0].removesuffix(".py") for file in naming} == {"internals"}
@@ -96,7 +96,7 @@ def texts_of(path: Path) -> Iterator[str]:
             yield node.value
 
 
-def test_two_classes_have_one_name_only_if_they_implement_the_same_protocol() -> None:
+def test_only_classes_of_the_same_protocol_have_the_same_name() -> None:
     files_by_class: dict[str, list[str]] = {}
     for file in sorted(ROOT.rglob("*.py")):
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):

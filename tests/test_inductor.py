@@ -388,13 +388,13 @@ def test_a_load_of_a_torch_compile_dump_measures_nothing(gpu_runs: Runs) -> None
     assert gpu_runs.load.report["tuning_seconds"] == 0
 
 
-def test_a_tuning_that_pytest_skip_interrupts_is_repeated_at_the_next_launch(gpu_runs: Runs) -> None:
+def test_a_tuning_ended_by_a_skip_is_repeated_at_the_next_launch(gpu_runs: Runs) -> None:
     assert gpu_runs.dump.facts_of("test_skipped_in_a_search")["measurements"]
     assert gpu_runs.dump.counts["unrecorded"] == 0
 
 
 @pytest.mark.parametrize("test", TESTS)
-def test_a_load_gives_torch_compile_the_same_choices_and_code_as_the_dump(gpu_runs: Runs, test: str) -> None:
+def test_a_load_generates_the_same_code_and_choices_as_the_dump(gpu_runs: Runs, test: str) -> None:
     dumped, loaded = gpu_runs.dump.facts_of(test), gpu_runs.load.facts_of(test)
 
     assert loaded["chosen"] == dumped["chosen"] != {}
@@ -426,7 +426,7 @@ def test_an_inductor_hit_compiles_only_the_chosen_config(gpu_runs: Runs) -> None
         "test_user_kernel_elsewhere",
     ],
 )
-def test_a_kernel_in_another_graph_or_cache_folder_is_the_same_problem(gpu_runs: Runs, test: str) -> None:
+def test_a_kernel_is_one_problem_in_all_graphs_and_cache_folders(gpu_runs: Runs, test: str) -> None:
     measured = [line for line in gpu_runs.dump.facts_of(test)["measurements"] if "XBLOCK: 16" in line]
     first = gpu_runs.dump.facts_of("test_user_kernel" if "user" in test else "test_softmax")
 
@@ -434,7 +434,7 @@ def test_a_kernel_in_another_graph_or_cache_folder_is_the_same_problem(gpu_runs:
     assert measured == [] or "another_number" in test
 
 
-def test_inductor_kernels_of_two_shapes_or_dtypes_are_different_problems(gpu_runs: Runs) -> None:
+def test_kernels_of_two_shapes_or_dtypes_are_different_problems(gpu_runs: Runs) -> None:
     softmaxes = [row for row in gpu_runs.dump.rows("inductor.config") if "softmax" in row["kernel"]]
 
     assert {row["key"]["xnumel"] for row in softmaxes} == {1000, 2000}
@@ -452,7 +452,7 @@ def test_an_inductor_matmul_entry_has_the_times_of_all_templates(gpu_runs: Runs)
     assert any("BLOCK_M=64" in candidate["label"] for candidate in row["candidates"])
 
 
-def test_each_inductor_fusion_that_is_measured_gets_an_entry_with_a_time(gpu_runs: Runs) -> None:
+def test_each_measured_fusion_gets_an_entry_with_a_time(gpu_runs: Runs) -> None:
     rows = gpu_runs.dump.rows("inductor.fusion")
 
     assert [row["kernel"] for row in rows] == ["triton_poi_fused_add_relu", "triton_tem_fused_add_mm_relu"]
@@ -461,7 +461,7 @@ def test_each_inductor_fusion_that_is_measured_gets_an_entry_with_a_time(gpu_run
 
 
 @pytest.mark.skipif(device.count_usable_cores() < 2, reason="compiles in threads only with two cores or more")
-def test_a_load_compiles_inductor_kernels_in_threads_and_a_dump_does_not(gpu_runs: Runs) -> None:
+def test_a_load_compiles_kernels_in_threads_and_a_dump_does_not(gpu_runs: Runs) -> None:
     assert gpu_runs.dump.facts_of("test_softmax")["threads"] == ["MainThread"]
     for test in ("test_softmax", "test_mlp", "test_user_kernel"):
         threads = gpu_runs.load.facts_of(test)["threads"]
@@ -512,12 +512,12 @@ def test_each_inductor_template_is_measured_once_and_then_a_hit(template_runs: R
     assert template_runs.load.report["tuning_seconds"] == 0
 
 
-def test_an_inductor_kernel_that_is_compiled_but_not_launched_is_no_miss(template_runs: Runs) -> None:
+def test_a_compiled_kernel_that_is_never_launched_is_no_miss(template_runs: Runs) -> None:
     for run in (template_runs.dump, template_runs.load):
         assert run.rows("inductor.config") == []
 
 
-def test_the_problem_key_of_an_inductor_template_lists_inputs_and_arguments(template_runs: Runs) -> None:
+def test_the_key_of_a_template_lists_inputs_and_arguments(template_runs: Runs) -> None:
     keys = [row["key"] for row in template_runs.dump.rows("inductor.template")]
     inputs = "cuda float16[512, 256], cuda float16[256, 512]"
     convolutions = [key for key in keys if "stride" in key]
@@ -534,7 +534,7 @@ def test_the_problem_key_of_an_inductor_template_lists_inputs_and_arguments(temp
     assert {key["padding"] for key in convolutions} == {"(0, 0)", "(1, 1)"}
 
 
-def test_the_choice_of_an_inductor_cpu_template_is_dumped_and_then_a_hit(cpu_runs: Runs) -> None:
+def test_the_choice_of_a_cpu_template_is_dumped_and_then_a_hit(cpu_runs: Runs) -> None:
     (row,) = cpu_runs.dump.rows("inductor.template")
 
     assert cpu_runs.dump.facts[""]["measured"] == [2]
@@ -546,7 +546,7 @@ def test_the_choice_of_an_inductor_cpu_template_is_dumped_and_then_a_hit(cpu_run
     assert {candidate["label"].split()[0] for candidate in row["candidates"]} == {"CppTemplate", "ExternKernel"}
 
 
-def test_a_run_writes_no_inductor_graph_cache_and_leaves_a_users_file_alone(cpu_runs: Runs) -> None:
+def test_a_run_writes_no_graph_cache_and_keeps_a_users_file(cpu_runs: Runs) -> None:
     for folder in (cpu_runs.folder / "inductor of the dump", cpu_runs.folder / "inductor"):
         assert not list(folder.glob("fxgraph*"))
         assert not list(folder.glob("aotautograd*"))
@@ -614,7 +614,7 @@ def test_settings():
 """
 
 
-def test_a_load_without_inductor_entries_keeps_the_graph_caches_of_torch(tmp_path: Path) -> None:
+def test_without_inductor_entries_torch_keeps_its_graph_caches(tmp_path: Path) -> None:
     (tmp_path / "test_settings.py").write_text(SETTINGS)
     (tmp_path / "cache.textproto").write_text("format_version: 1\n")
 
@@ -700,7 +700,7 @@ class Symbol:
 
 
 @pytest.mark.usefixtures("on_h200")
-def test_the_key_of_a_padded_inductor_matmul_has_symbolic_sizes_and_settings() -> None:
+def test_a_padded_matmul_key_has_symbolic_sizes_and_settings() -> None:
     module = PadModule()
     run, looked_up = a_session(is_dumping=True)
     Paddings(Benchmarks()).hook(module, run, Patches(run, "inductor.pad_mm"))
@@ -716,7 +716,7 @@ def test_the_key_of_a_padded_inductor_matmul_has_symbolic_sizes_and_settings() -
     assert key(4)[-1] == Value("settings", "deterministic algorithms", "settings")
 
 
-def test_the_current_inductor_padding_decision_is_not_seen_by_other_threads() -> None:
+def test_other_threads_do_not_see_the_current_padding_decision() -> None:
     paddings = Paddings(Benchmarks())
     decision = PaddingDecision(None, "aten.mm", MATRIX.device, "")  # type: ignore[arg-type]
 
@@ -742,7 +742,7 @@ def template_entry(*candidates: Candidate) -> Entry:
     return Entry(Problem("inductor.template", "mm", (), H200), candidates=candidates)
 
 
-def test_a_renamed_inductor_template_is_found_in_an_entry_by_its_description() -> None:
+def test_a_renamed_template_is_found_by_its_description() -> None:
     same, renamed, new = template("a-1", "mm_1"), template("b-2", "mm_2", "BLOCK=2"), template("c-3", "mm_3", "BLOCK=3")
     decision = TemplateDecision([same, renamed, new])
     entry = template_entry(
@@ -764,7 +764,7 @@ def test_the_inductor_template_that_a_sweep_picks_is_used() -> None:
 
 
 @pytest.mark.parametrize(("tuned_with", "compiles"), [("torch 2.11.0", False), ("torch 2.11.0", True), ("now", False)])
-def test_a_choice_of_another_torch_version_is_compiled_before_it_is_used(tuned_with: str, compiles: bool) -> None:
+def test_choice_of_another_torch_version_is_compiled_before_use(tuned_with: str, compiles: bool) -> None:
     compilations = []
 
     def precompile() -> None:
@@ -807,7 +807,7 @@ def combined_kernel(*blocks: int) -> Any:
     )
 
 
-def test_a_combined_inductor_kernel_has_the_same_key_in_every_process() -> None:
+def test_a_combined_kernel_has_the_same_key_in_every_process() -> None:
     assert identity.kernel_key(combined_kernel(64, 128), "list") == identity.kernel_key(
         combined_kernel(64, 128), "list"
     )
@@ -848,14 +848,14 @@ def key_of_call(call: Any, op: str = "mm") -> dict[str, Any]:
     return key
 
 
-def test_the_key_of_a_template_omits_default_arguments_and_outputs() -> None:
+def test_a_template_key_omits_default_arguments_and_outputs() -> None:
     assert key_of_call(ExternKernelCaller(alpha=1, beta=1, out_dtype=None, use_fast_accum=False)) == {}
     assert key_of_call(ExternKernelCaller(alpha=2, use_fast_accum=True)) == {"alpha": 2, "use_fast_accum": True}
     assert key_of_call(ExternKernelCaller("float32")) == {"output": "float32"}
     assert key_of_call(ExternKernelCaller(strides=(1, 8))) == {"output": "[8, 4] strides [1, 8]"}
 
 
-def test_the_key_of_a_gpu_template_omits_settings_that_have_default_values(
+def test_the_key_of_a_gpu_template_omits_default_settings(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     import torch
@@ -877,7 +877,7 @@ def test_the_key_of_a_gpu_template_omits_settings_that_have_default_values(
     assert key_of_call(ExternKernelCaller()) == {"settings": "blas=Cublaslt"}
 
 
-def test_the_key_of_a_cpu_template_omits_cpp_settings_with_default_values() -> None:
+def test_the_key_of_a_cpu_template_omits_default_cpp_settings() -> None:
     import torch._inductor.config as config
 
     on_cpu, on_gpu = ExternKernelCaller(), ExternKernelCaller()
@@ -889,7 +889,7 @@ def test_the_key_of_a_cpu_template_omits_cpp_settings_with_default_values() -> N
         assert key_of_call(on_cpu) == {"settings": "cpp.enable_unsafe_math_opt_flag=True, cpp.simdlen=1"}
 
 
-def test_the_key_of_a_generated_inductor_template_is_a_hash_of_its_code() -> None:
+def test_the_key_of_a_generated_template_is_a_hash_of_its_code() -> None:
     first, second = template("code-1", "flex_1"), template("code-2", "flex_1")
     first.layout, first.input_nodes = ExternKernelCaller().layout, ExternKernelCaller().input_nodes
     second.layout, second.input_nodes = first.layout, first.input_nodes
@@ -898,7 +898,7 @@ def test_the_key_of_a_generated_inductor_template_is_a_hash_of_its_code() -> Non
     assert key_of_call(first) == key_of_call(first) != key_of_call(second)
 
 
-def test_an_inductor_benchmark_policy_is_in_the_key_unless_it_is_the_default() -> None:
+def test_a_benchmark_policy_is_in_the_key_unless_it_is_default() -> None:
     inputs = "[('cpu', 'torch.int8', 8, 1, 0)]"
     cudagraph = f"{inputs}:benchmark_policy=cudagraph_auto:cudagraph_unroll=10"
 
@@ -937,7 +937,7 @@ def call(args):
         ("128", "256", False),
     ],
 )
-def test_the_key_of_fused_inductor_code_ignores_gpu_index_and_comments(old: str, new: str, same: bool) -> None:
+def test_the_key_of_fused_code_ignores_gpu_index_and_comments(old: str, new: str, same: bool) -> None:
     changed = MEASURED.replace(old, new)
 
     assert changed != MEASURED

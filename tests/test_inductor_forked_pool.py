@@ -106,7 +106,7 @@ def result(future: Future[Any]) -> Any:
     return future.result(timeout=60)
 
 
-def test_the_forked_pool_compiles_a_kernel_in_a_child_and_passes_on_errors(
+def test_a_child_compiles_a_kernel_and_its_errors_are_passed_on(
     make_pool: MakePool,
 ) -> None:
     pool = make_pool()
@@ -116,14 +116,14 @@ def test_the_forked_pool_compiles_a_kernel_in_a_child_and_passes_on_errors(
         result(pool.submit(_worker_compile_triton, "wrong"))
 
 
-def test_inductor_jobs_that_compile_nothing_go_to_inductors_own_pool(make_pool: MakePool) -> None:
+def test_jobs_that_compile_nothing_go_to_inductors_own_pool(make_pool: MakePool) -> None:
     pool = make_pool()
 
     assert pool.submit(_get_ready).done()
     assert result(pool.submit(_another_job)) == ("own", "done")
 
 
-def test_a_compile_job_that_kills_its_child_goes_to_inductors_own_pool(make_pool: MakePool) -> None:
+def test_a_job_that_kills_its_child_goes_to_inductors_own_pool(make_pool: MakePool) -> None:
     pool = make_pool()
 
     jobs = [pool.submit(_worker_compile_triton, "die here", os.getpid()) for _ in range(4)]
@@ -144,7 +144,7 @@ def test_a_compile_job_that_hangs_goes_to_inductors_own_pool(
 
 
 @pytest.mark.parametrize("reason", ["import error", "hanging import", "after the shutdown", "no fork", "one core"])
-def test_if_no_child_can_be_forked_inductors_own_pool_compiles_the_kernels(
+def test_if_no_child_can_be_forked_inductors_own_pool_compiles(
     make_pool: MakePool, monkeypatch: pytest.MonkeyPatch, reason: str
 ) -> None:
     def prepare() -> None:
@@ -170,7 +170,7 @@ def test_if_no_child_can_be_forked_inductors_own_pool_compiles_the_kernels(
     assert result(pool.submit(_worker_compile_triton, "process")) == ("own", os.getpid())
 
 
-def test_shutting_down_the_compile_pool_leaves_no_open_file_and_no_child(make_pool: MakePool) -> None:
+def test_shutting_down_the_pool_leaves_no_open_file_and_no_child(make_pool: MakePool) -> None:
     before = sorted(os.listdir("/proc/self/fd"))
     pool = make_pool()
     child = result(pool.submit(_worker_compile_triton, "process"))
@@ -228,7 +228,7 @@ def hooked(pool: type, dumping: bool = True, loaded: Sequence[str] = ()) -> tupl
         (True, [], "", UnknownPool, False),
     ],
 )
-def test_inductors_own_compile_pool_is_replaced_only_if_kernels_are_tuned(
+def test_inductors_pool_is_replaced_only_if_kernels_are_tuned(
     monkeypatch: pytest.MonkeyPatch, dumping: bool, loaded: list[str], start: str, pool: type, forks: bool
 ) -> None:
     monkeypatch.delenv("TORCHINDUCTOR_WORKER_START", raising=False)

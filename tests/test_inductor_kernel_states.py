@@ -119,7 +119,7 @@ def outcomes(lookups: list[Lookup]) -> list[str]:
     return [str(lookup.outcome.value) for lookup in lookups if lookup.outcome is not None]
 
 
-def test_a_successful_inductor_tuning_uses_the_choice_and_records_times() -> None:
+def test_a_successful_tuning_uses_the_choice_and_records_times() -> None:
     session, lookups = a_session(is_dumping=True)
     autotuner = CachingAutotuner(TIMES_MS)
     kernel = compile_kernel(autotuner, session)
@@ -139,7 +139,7 @@ def test_a_successful_inductor_tuning_uses_the_choice_and_records_times() -> Non
 @pytest.mark.parametrize(
     "error", [RuntimeError("launch failed"), pytest.skip.Exception("for now"), KeyboardInterrupt()]
 )
-def test_after_a_failed_inductor_tuning_the_next_launch_starts_a_new_one(error: BaseException) -> None:
+def test_after_a_failed_tuning_the_next_launch_starts_a_new_one(error: BaseException) -> None:
     session, lookups = a_session(is_dumping=True)
     autotuner = CachingAutotuner(TIMES_MS)
     kernel = compile_kernel(autotuner, session)
@@ -155,7 +155,7 @@ def test_after_a_failed_inductor_tuning_the_next_launch_starts_a_new_one(error: 
     assert recorded_entry(lookups).choice is not None
 
 
-def test_with_option_on_miss_error_each_inductor_launch_without_entry_fails() -> None:
+def test_option_on_miss_error_fails_each_launch_without_an_entry() -> None:
     session, _ = a_session((), on_miss="error")
     autotuner = CachingAutotuner({16: 3.0}, scaled_block=8)
     kernel = compile_kernel(autotuner, session)
@@ -167,7 +167,7 @@ def test_with_option_on_miss_error_each_inductor_launch_without_entry_fails() ->
     assert not autotuner.launched
 
 
-def test_an_inductor_hit_compiles_and_launches_only_the_loaded_choice() -> None:
+def test_a_hit_compiles_and_launches_only_the_loaded_choice() -> None:
     session, lookups = a_session((an_entry(16),))
     autotuner = CachingAutotuner(TIMES_MS)
 
@@ -179,7 +179,7 @@ def test_an_inductor_hit_compiles_and_launches_only_the_loaded_choice() -> None:
     assert outcomes(lookups) == ["hit"]
 
 
-def test_a_compile_thread_compiles_the_loaded_choice_before_the_launch(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_thread_compiles_the_loaded_choice_before_the_launch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TORCHINDUCTOR_COMPILE_THREADS", raising=False)
     session, lookups = a_session((an_entry(16),), compile_threads=2)
     autotuner = CachingAutotuner(TIMES_MS)

@@ -72,7 +72,7 @@ SITE = "venv/lib/python3.11/site-packages"
 
 
 @pytest.mark.parametrize("folder", [SITE, "project/.venv/lib/site-packages", "target"])
-def test_an_installed_library_is_recorded_only_by_its_name_and_version(machine: Machine, folder: str) -> None:
+def test_a_library_is_recorded_only_by_its_name_and_version(machine: Machine, folder: str) -> None:
     machine.install(folder, "Lib_Helpers-1.2", lib_helpers=HELPER)
     machine.write("project", lib_kernels=KERNEL)
 
@@ -82,7 +82,7 @@ def test_an_installed_library_is_recorded_only_by_its_name_and_version(machine: 
     assert [(library.name, library.version) for library in source.libraries] == [("lib-helpers", "1.2")]
 
 
-def test_another_version_of_an_installed_library_is_no_source_change(machine: Machine, tmp_path: Path) -> None:
+def test_another_version_of_a_library_is_no_source_change(machine: Machine, tmp_path: Path) -> None:
     digests = set()
     for number, text in enumerate((HELPER, EDITED)):
         machine.install(f"target{number}", f"lib_helpers-{number}", lib_helpers=text)
@@ -104,7 +104,7 @@ def test_another_version_of_an_installed_library_is_no_source_change(machine: Ma
     ],
     ids=["on the path", "in the rootdir", "installed into the rootdir", "editable", "installed from the rootdir"],
 )
-def test_code_of_an_editable_install_or_checkout_is_part_of_the_source(
+def test_an_editable_install_or_checkout_is_part_of_the_source(
     machine: Machine, folder: str, distribution: str, direct_url: Any
 ) -> None:
     if distribution:
@@ -122,7 +122,7 @@ def test_code_of_an_editable_install_or_checkout_is_part_of_the_source(
     assert source.parts["helper"] == part
 
 
-def test_a_helper_in_the_package_of_a_kernel_is_part_of_its_source(machine: Machine) -> None:
+def test_a_helper_in_the_kernels_package_is_part_of_its_source(machine: Machine) -> None:
     machine.install(SITE, "other-1", lib_other="def other(x):\n    return x\n")
     text = KERNEL.replace("\n\n", "\nfrom lib_other import other\n\n", 1).replace("helper(x)", "helper(other(x))")
     machine.install(SITE, "mine-2", lib_kernels=text, lib_helpers=HELPER)
@@ -134,7 +134,7 @@ def test_a_helper_in_the_package_of_a_kernel_is_part_of_its_source(machine: Mach
 
 
 @pytest.mark.parametrize("old_kind", [False, True], ids=["without a file", "with a file of each"])
-def test_two_installed_distributions_in_one_namespace_package_are_told_apart(machine: Machine, old_kind: bool) -> None:
+def test_distributions_in_one_namespace_package_are_told_apart(machine: Machine, old_kind: bool) -> None:
     init = {"lib_space____init__": ""} if old_kind else {}
     kernel = KERNEL.replace("lib_helpers", "lib_space.helpers")
     machine.install(SITE, "space_helpers-1", **init, lib_space__helpers=HELPER)
@@ -143,7 +143,7 @@ def test_two_installed_distributions_in_one_namespace_package_are_told_apart(mac
     assert [library.name for library in machine.read("lib_space.kernels").libraries] == ["space-helpers"]
 
 
-def test_a_package_behind_a_symbolic_link_is_treated_like_the_link_target(machine: Machine) -> None:
+def test_a_symlinked_package_is_treated_like_the_link_target(machine: Machine) -> None:
     """A link to site-packages is one, and a package that is linked into it from a checkout is the user's own."""
     machine.install("real/packages", "lib_helpers-1", lib_helpers=HELPER)
     (machine.folder / "linked").symlink_to(machine.folder / "real")
@@ -161,7 +161,7 @@ def test_a_package_behind_a_symbolic_link_is_treated_like_the_link_target(machin
     assert source.parts.keys() == {"kernel", "first", "helper"}
 
 
-def test_code_imported_from_a_zip_file_is_not_treated_as_a_library(
+def test_code_imported_from_a_zip_file_is_not_seen_as_a_library(
     machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with zipfile.ZipFile(machine.folder / "lib.zip", "w") as archive:
@@ -203,7 +203,7 @@ class Kernel:
 
 
 @pytest.mark.parametrize("decorator", ["wrapping", "hiding", "Kernel"])
-def test_editing_a_function_with_a_library_decorator_is_a_source_change(machine: Machine, decorator: str) -> None:
+def test_the_source_includes_functions_with_library_decorators(machine: Machine, decorator: str) -> None:
     machine.install(SITE, "lib_decorators-1", lib_decorators=DECORATORS)
     decorated = f"from lib_decorators import {decorator} as decorator\n\n@decorator\n{HELPER}"
     text = f"{decorated}\ndef kernel(x):\n    return helper(x)\n"
@@ -255,7 +255,7 @@ PAIRS += [("int", "len")]
         ("int", "len"),
     ],
 )
-def test_binding_a_name_to_another_library_function_is_a_source_change(
+def test_a_name_bound_to_another_function_is_a_source_change(
     machine: Machine, used: str, pair: tuple[str, str]
 ) -> None:
     machine.install(SITE, "lib_helpers-1", lib_helpers=HELPERS)
@@ -268,7 +268,8 @@ def test_binding_a_name_to_another_library_function_is_a_source_change(
 
 
 @pytest.mark.parametrize("used", ["math.floor(x)", "sqrt(x)", "operator.add(x, x)", "len(x)"])
-def test_a_standard_library_function_called_by_its_name_is_not_recorded(machine: Machine, used: str) -> None:
+def test_a_standard_library_function_is_not_recorded(machine: Machine, used: str) -> None:
+    """The kernel uses the function under its own name."""
     machine.install(SITE, "lib_helpers-1", lib_helpers=HELPERS)
     machine.write("project", lib_kernels=NAMED.format(imported="sqrt", chosen="math.floor", used=used))
 
@@ -276,7 +277,7 @@ def test_a_standard_library_function_called_by_its_name_is_not_recorded(machine:
 
 
 @pytest.mark.parametrize("used", ["helper(x)", "lib_helpers.helper(x)", "Thing"])
-def test_a_function_of_an_installed_library_is_recorded_by_its_name(machine: Machine, used: str) -> None:
+def test_functions_of_installed_libraries_are_recorded_by_name(machine: Machine, used: str) -> None:
     machine.install(SITE, "lib_helpers-1", lib_helpers=HELPERS)
     machine.write("project", lib_kernels=NAMED.format(imported="sqrt", chosen="math.floor", used=used))
 
@@ -306,7 +307,8 @@ def kernel(x):
 
 
 @pytest.mark.parametrize("used", ["MIXED", "Pair(1)", "Tile()"])
-def test_changing_a_constant_in_a_tuple_of_mutable_values_is_a_source_change(machine: Machine, used: str) -> None:
+def test_a_constant_among_mutable_values_is_part_of_the_source(machine: Machine, used: str) -> None:
+    """The constant and the mutable values are items of one tuple."""
     digests = []
     for number, width in enumerate((1, 2, 2)):
         machine.write("project", **{f"lib_kernels{number}": VALUES.format(width=width, used=used)})
@@ -318,9 +320,7 @@ def test_changing_a_constant_in_a_tuple_of_mutable_values_is_a_source_change(mac
 
 
 @pytest.mark.parametrize(("used", "digest"), [("ALL_MAY_CHANGE", "218ce6c1fae8"), ("Fixed()", "95c695947cf5")])
-def test_the_source_hash_of_a_kernel_with_tuples_is_still_that_of_old_caches(
-    machine: Machine, used: str, digest: str
-) -> None:
+def test_the_source_hash_with_tuples_is_still_that_of_old_caches(machine: Machine, used: str, digest: str) -> None:
     """Nothing is added where all of a tuple may change, and where the text of a class says the defaults."""
     machine.write("project", lib_kernels=VALUES.format(width=1, used=used))
 

@@ -42,13 +42,13 @@ def test_a_dump_saves_a_new_entry_without_its_candidates() -> None:
     assert merged.counts_text == "1 added"
 
 
-def test_the_setting_keep_candidates_saves_a_new_entry_with_its_candidates() -> None:
+def test_setting_keep_candidates_saves_them_with_a_new_entry() -> None:
     assert merge_run(Cache(), [MeasuredEntry(entry())], rules=MergeRules(keep_candidates=True)).cache.entries == (
         entry(),
     )
 
 
-def test_an_entry_without_a_choice_is_saved_together_with_its_candidates() -> None:
+def test_an_entry_without_a_choice_is_saved_with_its_candidates() -> None:
     result = replace(entry(), choice=None)
 
     assert merge_run(Cache(), [MeasuredEntry(result)]).cache.entries == (result,)
@@ -58,12 +58,12 @@ def untimed(name: str) -> Entry:
     return replace(entry(), choice=candidate(name), candidates=())
 
 
-def test_a_dump_keeps_the_committed_choice_if_no_times_were_measured() -> None:
+def test_a_dump_without_times_keeps_the_committed_choice() -> None:
     assert chosen(merge_run(Cache((untimed("a"),)), [MeasuredEntry(untimed("b"))]).cache) == ["BLOCK=a"]
 
 
 @pytest.mark.parametrize(("slower_by", "stays"), [(0.0, True), (NOISE * 0.9, True), (NOISE * 1.1, False)])
-def test_a_dump_replaces_a_committed_choice_only_if_slower_beyond_noise(slower_by: float, stays: bool) -> None:
+def test_a_choice_is_replaced_only_if_it_is_slower_beyond_noise(slower_by: float, stays: bool) -> None:
     committed = kept(entry(times={"a": 9.0, "b": 20.0}))
     again = entry(times={"a": 10.0 * (1 + slower_by), "b": 10.0})
 
@@ -73,7 +73,7 @@ def test_a_dump_replaces_a_committed_choice_only_if_slower_beyond_noise(slower_b
     assert merged.counts_text == ("1 unchanged" if stays else "1 changed")
 
 
-def test_a_changed_choice_raises_the_generation_number_of_its_entry_by_one() -> None:
+def test_a_changed_choice_raises_its_entrys_generation_by_one() -> None:
     """An entry that stays keeps its generation. An entry with a new fingerprint replaces no entry."""
     committed = replace(kept(entry(times={"a": 9.0, "b": 20.0})), generation=2)
     other = entry(times={"a": 20.0, "b": 9.0})
@@ -90,14 +90,14 @@ def test_a_changed_choice_raises_the_generation_number_of_its_entry_by_one() -> 
     assert generations(entry(source="changed")) == [0], "another fingerprint is another entry"
 
 
-def test_a_dump_replaces_a_committed_choice_that_fails_in_the_new_tuning() -> None:
+def test_a_dump_replaces_a_committed_choice_that_fails_now() -> None:
     committed = kept(entry(times={"a": 9.0, "b": 20.0}))
     again = replace(entry(times={"b": 30.0}), candidates=(candidate("a"), candidate("b", 30.0)))
 
     assert chosen(merge_run(Cache((committed,)), [MeasuredEntry(again)]).cache) == ["BLOCK=b"]
 
 
-def test_a_tuning_in_which_all_candidates_fail_replaces_no_saved_choice() -> None:
+def test_if_all_candidates_fail_the_saved_choice_stays() -> None:
     committed = replace(kept(entry(times={"a": 9.0})), versions=Versions.parse("triton 3.6.0"))
     failed = replace(committed, choice=None, candidates=(Candidate(failed="ValueError: a test has patched it"),))
     failed = replace(failed, versions=Versions.parse("triton 3.7.1"))
@@ -113,7 +113,7 @@ def failing(good_entry: Entry) -> Entry:
 
 
 @pytest.mark.parametrize("is_rejected", [False, True])
-def test_a_dump_takes_the_choice_of_one_worker_if_another_worker_failed(is_rejected: bool) -> None:
+def test_a_choice_of_one_worker_wins_over_a_failure_of_another(is_rejected: bool) -> None:
     """All candidates failed in one process, and another process has a choice."""
     good, failed = entry(), MeasuredEntry(failing(entry()), "gw0", has_rejected_entry=is_rejected)
 
@@ -123,7 +123,7 @@ def test_a_dump_takes_the_choice_of_one_worker_if_another_worker_failed(is_rejec
     assert chosen(disturbed.cache) == chosen(used.cache) == ["BLOCK=a"]
 
 
-def test_a_loaded_entry_without_a_choice_replaces_no_choice_in_the_dump() -> None:
+def test_a_loaded_entry_without_choice_replaces_no_dumped_choice() -> None:
     """The loaded cache has a failure, so the run did not tune. The dump path has a choice, which stays."""
     committed = kept(entry())
 
@@ -132,7 +132,7 @@ def test_a_loaded_entry_without_a_choice_replaces_no_choice_in_the_dump() -> Non
     assert committed in retuned.cache.entries
 
 
-def test_the_setting_keep_candidates_adds_candidates_to_an_unchanged_choice() -> None:
+def test_setting_keep_candidates_adds_them_to_unchanged_choices() -> None:
     committed = replace(kept(entry()), generation=2)
 
     def merged(again: Entry, was: Entry = committed) -> tuple[Entry, ...]:
@@ -146,7 +146,7 @@ def test_the_setting_keep_candidates_adds_candidates_to_an_unchanged_choice() ->
     assert merged(failing(entry())) == (committed,)
 
 
-def test_an_entry_without_a_choice_stays_if_only_its_error_texts_changed() -> None:
+def test_entries_without_choice_stay_if_only_error_texts_change() -> None:
     """A test may draw the words of a failure at random."""
     was, again = (
         replace(entry(), choice=None, candidates=(Candidate(failed=f"cannot convert [{drawn}]"),))
@@ -160,7 +160,7 @@ def test_an_entry_without_a_choice_stays_if_only_its_error_texts_changed() -> No
     assert chosen(merge_run(merged.cache, [MeasuredEntry(entry())]).cache) == ["BLOCK=a"]
 
 
-def test_tuning_a_problem_anew_removes_its_unused_entries_of_older_source() -> None:
+def test_retuning_a_problem_removes_unused_entries_of_old_source() -> None:
     old, used, new = (kept(entry(source=source)) for source in ("old", "used", "new"))
 
     merged = merge_run(Cache((old, used)), [MeasuredEntry(entry(source="new"))], [used])
@@ -169,7 +169,7 @@ def test_tuning_a_problem_anew_removes_its_unused_entries_of_older_source() -> N
     assert merged.counts_text == "1 changed, 1 unchanged"
 
 
-def test_a_used_entry_of_a_loaded_cache_replaces_the_one_in_the_dumped_file() -> None:
+def test_a_used_loaded_entry_replaces_the_one_in_the_dumped_file() -> None:
     committed = kept(entry(times={"a": 10.0, "b": 20.0}))
     used = kept(entry(times={"a": 20.0, "b": 10.0}))
 
@@ -177,7 +177,7 @@ def test_a_used_entry_of_a_loaded_cache_replaces_the_one_in_the_dumped_file() ->
     assert merge_run(Cache((committed,)), used=[used]).cache.entries == (used,)
 
 
-def test_if_the_choice_stays_only_a_new_minor_version_of_triton_is_written() -> None:
+def test_if_the_choice_stays_only_a_new_minor_version_is_written() -> None:
     """A new patch version, and an unknown version, change nothing."""
     committed, again = kept(entry()), replace(entry(times={"a": 10.1, "b": 20.0}), tuning_seconds=7.0)
 
@@ -192,7 +192,7 @@ def test_if_the_choice_stays_only_a_new_minor_version_of_triton_is_written() -> 
     assert merged("triton 3.7.0", "") == (replace(committed, versions=Versions.parse("triton 3.7.0")),)
 
 
-def test_option_update_set_to_prune_removes_no_entry_that_the_run_used() -> None:
+def test_option_update_set_to_prune_removes_no_used_entry() -> None:
     dropped, used = kept(entry("dropped")), kept(entry("used"))
 
     merged = merge_run(Cache((dropped, used)), used=[used], dropped={dropped.identity, used.identity})
@@ -200,7 +200,7 @@ def test_option_update_set_to_prune_removes_no_entry_that_the_run_used() -> None
     assert merged.cache.entries == (used,)
 
 
-def test_if_two_workers_tuned_a_problem_the_dump_keeps_the_faster_result() -> None:
+def test_a_dump_keeps_the_faster_tuning_of_two_workers() -> None:
     slow, fast = entry(times={"a": 10.0, "b": 11.0}), entry(times={"a": 9.0, "b": 8.0})
 
     merged = merge_run(Cache(), [MeasuredEntry(slow, "gw0"), MeasuredEntry(fast, "gw1")])
@@ -208,7 +208,7 @@ def test_if_two_workers_tuned_a_problem_the_dump_keeps_the_faster_result() -> No
     assert chosen(merged.cache) == ["BLOCK=b"]
 
 
-def test_a_dump_prefers_a_tuning_that_had_the_gpu_alone_to_a_faster_one() -> None:
+def test_a_tuning_alone_on_the_gpu_is_preferred_to_a_faster_one() -> None:
     alone, disturbed = entry(times={"a": 10.0, "b": 11.0}), entry(times={"a": 9.0, "b": 8.0})
 
     merged = merge_run(Cache(), [MeasuredEntry(disturbed, "gw0", is_disturbed=True), MeasuredEntry(alone, "gw1")])
@@ -216,7 +216,7 @@ def test_a_dump_prefers_a_tuning_that_had_the_gpu_alone_to_a_faster_one() -> Non
     assert chosen(merged.cache) == ["BLOCK=a"]
 
 
-def test_the_bytes_of_a_dump_do_not_depend_on_the_order_of_measurements() -> None:
+def test_dumped_bytes_do_not_depend_on_the_order_of_measurements() -> None:
     rng = random.Random(3)
     measured = [
         MeasuredEntry(entry(f"k{i % 7}", {"a": rng.uniform(9, 11), "b": rng.uniform(9, 11)}, f"s{i % 2}"), f"gw{i % 4}")
@@ -235,7 +235,7 @@ def test_the_bytes_of_a_dump_do_not_depend_on_the_order_of_measurements() -> Non
 
 
 @pytest.mark.parametrize("keep", [True, False])
-def test_an_incomplete_run_keeps_entries_of_calls_pruned_to_other_candidates(keep: bool) -> None:
+def test_an_incomplete_run_keeps_entries_of_other_pruned_lists(keep: bool) -> None:
     """An incomplete run may lack the lookups of the other lists."""
     lists = [(Value("pruned", text, "digest"), Value("search", "s", "digest")) for text in ("a", "b", "c")]
     problem = Problem("t", "k", (), Device("GPU", "arch", 1))

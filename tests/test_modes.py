@@ -51,7 +51,7 @@ def run_in(folder: Path, *args: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize("mode", MODES, ids=[mode.name for mode in MODES])
-def test_dump_and_load_work_if_a_feature_such_as_sweep_is_deleted(mode: ModeRow, tmp_path: Path) -> None:
+def test_dump_and_load_work_if_a_feature_like_sweep_is_deleted(mode: ModeRow, tmp_path: Path) -> None:
     without(mode.name, tmp_path)
     (tmp_path / "test_lib.py").write_text(
         "import toytuner\ndef test(): assert toytuner.tune('lib.op', M=1) == 'a'\n", encoding="utf-8"
@@ -83,7 +83,7 @@ def make(greeting):
 SWITCH_ROW = 'ModeRow("greeting", (Option("greeting", "switch", "Say hello", only="flag"),)),'
 
 
-def test_a_feature_module_added_to_the_package_gets_its_own_pytest_option(tmp_path: Path) -> None:
+def test_a_new_feature_module_gets_its_own_pytest_option(tmp_path: Path) -> None:
     """A mode whose flag has no value acts in a run without other options."""
     modes = copy_package(tmp_path) / "modes"
     (modes / "greeting.py").write_text(SWITCHED, encoding="utf-8")

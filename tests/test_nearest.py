@@ -31,7 +31,7 @@ def reason(missed: Problem, *problems: Problem, alias: str = "") -> str:
     return explain_miss([index(*problems)], missed, policy).text
 
 
-def test_a_miss_names_only_key_values_that_differ_from_the_nearest_entry() -> None:
+def test_a_miss_names_only_key_values_unlike_the_nearest_entry() -> None:
     entries = [problem(M=m, N=n) for m, n in ((16, 16), (64, 64))]
     assert reason(problem(M=64, N=128), *entries) == "no entry; the nearest entry has N 64 instead of 128"
 
@@ -41,7 +41,7 @@ def test_a_miss_names_the_entry_whose_size_is_nearest_to_its_own() -> None:
     assert reason(problem(M=64, N=128), *entries) == "no entry; the nearest entry has N 112 instead of 128"
 
 
-def test_a_miss_names_the_entry_with_the_nearest_numbers_in_a_text_key() -> None:
+def test_numbers_in_a_text_key_decide_which_entry_is_nearest() -> None:
     entries = [problem(x=x) for x in ("bf16[2, 64]", "f32[2, 8]", "f32[2, 96]", "f32[2]", "f32[2, " + "9" * 5000 + "]")]
     assert (
         reason(problem(x="f32[2, 100]"), *entries)
@@ -52,23 +52,23 @@ def test_a_miss_names_the_entry_with_the_nearest_numbers_in_a_text_key() -> None
     assert "n 4 instead of 5" in reason(problem(c=Value("c", "a9", "digest"), n=5), *entries)
 
 
-def test_a_miss_names_an_entry_of_another_gpu_only_if_an_alias_allows_it() -> None:
+def test_a_miss_names_an_entry_of_another_gpu_only_with_an_alias() -> None:
     assert reason(problem(M=1), problem(OTHER, M=2)) == NO_ENTRY
     assert (
         reason(problem(M=1), problem(OTHER, M=2), alias="Other") == "no entry; the nearest entry has M 2 instead of 1"
     )
 
 
-def test_a_miss_because_of_an_unknown_code_hash_says_new_or_changed_code() -> None:
+def test_misses_of_unknown_code_hashes_say_new_or_changed_code() -> None:
     old, new = (problem(code=Value("code", text, "digest")) for text in ("a", "b"))
     assert reason(new, old) == "no entry; new or changed code"
 
 
-def test_if_all_entries_have_other_key_names_the_reason_of_a_miss_lists_them() -> None:
+def test_if_all_entries_have_other_key_names_a_miss_lists_them() -> None:
     assert reason(problem(M=1), problem(N=1, K=1)).endswith("the entries of this kernel have other key names: N, K")
 
 
-def test_a_miss_says_none_for_a_key_value_that_the_nearest_entry_lacks() -> None:
+def test_a_miss_says_none_for_a_key_that_the_nearest_entry_lacks() -> None:
     settings = Value("settings", "max_autotune", "settings")
     missed, plain, set_up = problem(M=1), problem(M=2), problem(M=1, settings=settings)
 
@@ -85,7 +85,7 @@ def test_a_miss_says_none_for_a_key_value_that_the_nearest_entry_lacks() -> None
     )
 
 
-def test_a_summary_row_lists_the_test_with_the_worst_outcome_first() -> None:
+def test_a_summary_row_lists_the_test_with_worst_outcome_first() -> None:
     problem_of_row = problem(M=1)
     lookups = [
         Lookup(Identity(problem_of_row, ()), Outcome.HIT, test="test_first"),
@@ -97,6 +97,6 @@ def test_a_summary_row_lists_the_test_with_the_worst_outcome_first() -> None:
     assert row.tests == ("test_stale", "test_first", "test_last")
 
 
-def test_an_entry_with_the_same_key_is_not_named_as_the_nearest_to_a_miss() -> None:
+def test_an_entry_with_the_same_key_is_not_named_as_the_nearest() -> None:
     """The gate compares a miss with the current cache, which may have the entry by now."""
     assert reason(problem(M=1), problem(M=1)) == "no entry"

@@ -136,7 +136,7 @@ def test_an_exported_module_picks_the_choice_of_a_known_problem(export: Export) 
     assert exported.pick(64, "torch.float32") == ([128], [])
 
 
-def test_triton_tunes_a_problem_that_the_export_lacks_and_warns_once(export: Export) -> None:
+def test_triton_tunes_a_problem_the_export_lacks_and_warns_once(export: Export) -> None:
     exported = export(entry(64, 32), options=("--kernel=lib.*", "--device=NVIDIA*"))
 
     blocks, warned = exported.pick(65)
@@ -151,7 +151,7 @@ def test_triton_tunes_a_problem_that_the_export_lacks_and_warns_once(export: Exp
     assert exported.module.pick("lib.none")(CONFIGS, {}) is CONFIGS
 
 
-def test_an_exported_module_uses_nothing_of_the_plugin_except_active_runs(
+def test_an_exported_module_uses_only_active_runs_of_the_plugin(
     export: Export, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Other libraries ship the line, so the name never changes."""
@@ -169,7 +169,7 @@ def test_an_exported_module_uses_nothing_of_the_plugin_except_active_runs(
 
 
 @pytest.mark.parametrize("output", ["nope/../p.py", "~/p.py"])
-def test_an_export_to_a_path_with_dots_or_a_tilde_overwrites_no_users_file(
+def test_export_paths_with_dots_or_tilde_overwrite_no_users_file(
     export: Export, monkeypatch: pytest.MonkeyPatch, output: str
 ) -> None:
     folder = export(entry(64, 32)).folder
@@ -181,7 +181,7 @@ def test_an_export_to_a_path_with_dots_or_a_tilde_overwrites_no_users_file(
     assert (folder / "p.py").read_text() == "mine"
 
 
-def test_an_exported_choice_that_triton_pruned_from_the_list_is_not_used(export: Export) -> None:
+def test_an_exported_choice_that_the_pruner_drops_is_not_used(export: Export) -> None:
     exported = export(entry(64, 32), entry(128, 128))
 
     def small(configs: Any, named_args: Any, **others: Any) -> Any:
@@ -212,7 +212,7 @@ def test_a_thread_that_uses_an_exported_choice_runs_no_benchmark(
         assert list(threads.map(first_time, (64, 65))) == [0.0, 5.0]
 
 
-def test_argument_nearest_of_an_export_picks_the_choice_of_the_closest_size(export: Export) -> None:
+def test_argument_nearest_picks_the_choice_of_the_closest_size(export: Export) -> None:
     exported = export(entry(16, 16), entry(4096, 128), entry(300, 64, dtype="fp32"))
 
     blocks, warned = exported.pick(300, nearest=["M"])
@@ -245,7 +245,7 @@ def test_argument_nearest_of_an_export_picks_the_choice_of_the_closest_size(expo
     ],
     ids=["exact", "same size", "another size", "another size, if wanted", "alias", "never another architecture"],
 )
-def test_an_exported_choice_is_used_on_a_gpu_of_equal_size_or_if_allowed(
+def test_a_choice_is_used_on_a_gpu_of_equal_size_or_if_allowed(
     export: Export, on: Device, options: tuple[str, ...], other_devices: bool, expected: list[int]
 ) -> None:
     # The first is the nearest to all of them in size.
@@ -259,7 +259,7 @@ def test_an_exported_choice_is_used_on_a_gpu_of_equal_size_or_if_allowed(
     assert len(warned) == (0 if is_exact else 1)
 
 
-def test_a_damaged_export_or_one_of_another_triton_version_warns_once(export: Export) -> None:
+def test_a_damaged_export_or_another_triton_version_warns_once(export: Export) -> None:
     exported = export(entry(64, 32), triton="3.8.0")
 
     blocks, warned = exported.pick(64)
@@ -281,9 +281,7 @@ def test_a_damaged_export_or_one_of_another_triton_version_warns_once(export: Ex
     assert warned[0].startswith("lib.add: no choice can be picked (ValueError(")
 
 
-def test_on_a_gpu_without_exported_choices_triton_tunes_with_a_warning(
-    export: Export, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_on_a_gpu_the_export_lacks_triton_tunes_with_a_warning(export: Export, monkeypatch: pytest.MonkeyPatch) -> None:
     blocks, warned = export(entry(64, 32), on=A100).pick(64)
     assert blocks == [16, 32, 64, 128]
     assert "no choice is known for ('NVIDIA A100', 'sm_80', 108, '3.7.1'), so Triton tunes" in warned[0]
@@ -296,7 +294,7 @@ def test_on_a_gpu_without_exported_choices_triton_tunes_with_a_warning(
     assert "no choice can be picked (KeyError('torch')), so Triton tunes" in warned[0]
 
 
-def test_an_export_omits_a_problem_that_has_two_different_choices(export: Export, capsys: Any) -> None:
+def test_an_export_omits_a_problem_with_two_different_choices(export: Export, capsys: Any) -> None:
     exported = export(entry(64, 32), entry(64, 64, source="other"), entry(128, 64), entry(128, 64, source="other"))
 
     assert exported.pick(64)[0] == [16, 32, 64, 128]
@@ -304,7 +302,7 @@ def test_an_export_omits_a_problem_that_has_two_different_choices(export: Export
     assert "1 problem left out, because each has several choices: triton:lib.add (M=64" in capsys.readouterr().out
 
 
-def test_an_export_omits_entries_whose_key_values_it_could_not_compare(export: Export, capsys: Any) -> None:
+def test_an_export_omits_entries_with_keys_it_could_not_compare(export: Export, capsys: Any) -> None:
     def keyed(m: Any, block: int, *more: Value) -> Entry:
         known_entry = entry(1, block)
         return replace(
@@ -355,7 +353,7 @@ def test_the_exported_module_omits_kernels_that_a_factory_made(export: Export, c
     assert list(exported.module.CHOICES) == ["lib.add"]
 
 
-def test_the_bytes_of_an_exported_module_do_not_depend_on_the_entry_order(export: Export, capsys: Any) -> None:
+def test_the_exported_bytes_do_not_depend_on_the_entry_order(export: Export, capsys: Any) -> None:
     evil = 'lib.add"}\n__import__("os").abort()\n#\u202e\''
     entries = entry(64, 32), entry(64, 16, kernel=evil, device=replace(H200, name="x\n1/0"))
     exported = export(*entries)
@@ -371,7 +369,7 @@ def test_the_bytes_of_an_exported_module_do_not_depend_on_the_entry_order(export
     assert "_tuned.py is up to date" in capsys.readouterr().out
 
 
-def test_the_export_refuses_a_wrong_gpu_alias_and_to_overwrite_a_users_file(export: Export, capsys: Any) -> None:
+def test_export_refuses_a_wrong_alias_and_to_replace_users_files(export: Export, capsys: Any) -> None:
     folder = export(entry(64, 32)).folder
     (folder / "mine.py").write_text("COMMAND = 1\n")
 
@@ -389,7 +387,7 @@ def check(capsys: Any) -> tuple[int, list[str]]:
     return status, capsys.readouterr().out.splitlines()
 
 
-def test_check_command_fails_for_an_export_that_is_older_than_its_cache(export: Export, capsys: Any) -> None:
+def test_check_command_fails_for_an_export_older_than_its_cache(export: Export, capsys: Any) -> None:
     module = export(entry(64, 32), entry(128, 64), options=("--kernel=lib.*",)).folder / "_tuned.py"
     assert check(capsys) == (0, ["1 cache, 2 entries: fine"])
 
@@ -410,7 +408,7 @@ def test_check_command_fails_for_an_export_that_is_older_than_its_cache(export: 
     assert check(capsys)[1][0].startswith("_tuned.py: is not an export of pytest-autotune: it has no COMMAND")
 
 
-def test_the_export_of_example_suite_is_up_to_date_and_imports_no_pytest(capsys: Any) -> None:
+def test_the_example_export_is_up_to_date_and_imports_no_pytest(capsys: Any) -> None:
     example = Path(__file__).parent.parent / "example_suite"
     needed = "{'pytest', 'pytest_autotune', 'torch', 'triton'} & set(sys.modules)"
     script = f"import sys; from example_kernels._autotuned import pick, CHOICES; print(len(CHOICES), {needed})"

@@ -68,7 +68,7 @@ def test_the_progress_line_shows_the_longest_of_several_tunings() -> None:
     assert "toy:lib.other: waiting for the GPU, 17s" in Screen(younger).after(19)
 
 
-def test_stopping_the_progress_line_while_it_starts_leaves_no_thread_running(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stopping_a_progress_line_as_it_starts_leaves_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     line = Screen(STAGE).line
 
     class Late(threading.Thread):
@@ -114,7 +114,7 @@ def test_the_progress_line_shows_a_nested_tuning_until_it_ends() -> None:
     ]
 
 
-def test_the_controller_reads_the_progress_of_a_worker_from_a_file(tmp_path: Path) -> None:
+def test_the_controller_reads_a_workers_progress_from_a_file(tmp_path: Path) -> None:
     progress = Progress(ProgressFile(tmp_path, "gw1"))
 
     progress.begin(PROBLEM)

@@ -74,7 +74,7 @@ def proxy(monkeypatch: pytest.MonkeyPatch) -> Iterator[object_storage.Proxy]:
         proxy.close()
 
 
-def test_if_rank_0_sends_no_caches_another_torchrun_rank_fails_with_a_remedy() -> None:
+def test_if_rank_0_sends_no_caches_another_fails_with_a_remedy() -> None:
     class Store:
         def get(self, name: str) -> bytes:
             raise RuntimeError("time-out")
@@ -86,7 +86,7 @@ def test_if_rank_0_sends_no_caches_another_torchrun_rank_fails_with_a_remedy() -
     assert str(raised.value) == f"rank 1: rank 0 did not send its caches: time-out ({remedy})"
 
 
-def test_torchrun_ranks_that_load_different_choices_are_a_usage_error(serial_suite: Suite) -> None:
+def test_ranks_that_load_different_choices_are_a_usage_error(serial_suite: Suite) -> None:
     """Each rank runs in this process, with the variables that torchrun sets."""
     import torch.distributed
 
@@ -110,7 +110,7 @@ def test_torchrun_ranks_that_load_different_choices_are_a_usage_error(serial_sui
     assert "than on rank 0 (" in line
 
 
-def test_with_torchrun_only_rank_0_reads_a_cache_from_object_storage(suite: Suite, proxy: object_storage.Proxy) -> None:
+def test_only_rank_0_reads_a_cache_from_object_storage(suite: Suite, proxy: object_storage.Proxy) -> None:
     url = f"s3://{object_storage.BUCKET}/ranks/"
     suite.write(test_one="def test(tune): tune('k', times={'a': 1.0, 'b': 1.5})")
     suite.run(f"--autotune-dump={url}", "test_one.py")

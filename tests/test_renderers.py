@@ -64,7 +64,7 @@ def test_the_failed_gate_is_the_first_github_annotation() -> None:
     ]
 
 
-def test_failures_of_a_sweep_and_slower_choices_are_annotated_at_their_test() -> None:
+def test_sweep_failures_and_slower_choices_annotate_their_test() -> None:
     """A test that failed in a sweep is an error. A slower choice is a warning."""
     (stale,) = missed(1).rows
     failed = Finding("FAILED", "toy:lib.op (M=0)", "ran with BLOCK=8", "test_a.py::test_0", is_failure=True)
@@ -83,7 +83,8 @@ def test_failures_of_a_sweep_and_slower_choices_are_annotated_at_their_test() ->
     )
 
 
-def test_with_option_on_stale_error_github_shows_a_stale_problem_as_an_error() -> None:
+def test_option_on_stale_error_shows_stale_problems_as_errors() -> None:
+    """The GitHub annotation of the problem is an error."""
     assert ci_log.list_annotations(missed(1, on_stale="error"))[0].startswith("::error file=test_a.py")
 
 
@@ -101,12 +102,12 @@ def test_github_annotations_escape_special_characters() -> None:
     )
 
 
-def test_a_miss_of_a_test_without_a_known_line_is_annotated_at_its_file() -> None:
+def test_without_a_known_line_a_miss_is_annotated_at_its_file() -> None:
     (line,) = ci_log.list_annotations(replace(missed(1), test_places={}))
     assert line.startswith("::warning file=test_a.py,title=")
 
 
-def test_misses_of_one_test_line_are_joined_in_one_github_annotation() -> None:
+def test_misses_of_one_test_line_are_joined_in_one_annotation() -> None:
     rows = tuple(row(Outcome.MISS, f"lib.op_{number}", f"test_a.py::test_op[{number}]") for number in range(14))
     places = {problem_row.tests[0]: SourceLocation("test_a.py", 7) for problem_row in rows}
 
@@ -124,14 +125,14 @@ def test_a_run_writes_at_most_ten_github_annotations() -> None:
     assert "32 more tests have problems with the autotune cache (pytest -v lists all)" in lines[-1]
 
 
-def test_a_run_with_ten_errors_writes_no_github_annotation_for_a_miss() -> None:
+def test_a_run_with_ten_errors_writes_no_annotation_for_a_miss() -> None:
     failures = tuple(f"failure {number}" for number in range(10))
     lines = ci_log.list_annotations(replace(missed(3, gate=FAILED), errors=failures))
 
     assert len(lines) == 10
 
 
-def test_misses_outside_of_tests_get_a_github_annotation_without_a_file() -> None:
+def test_misses_outside_of_tests_get_an_annotation_without_file() -> None:
     """A lookup outside of tests and an untracked kernel have no file and line. Unused entries have no annotation."""
     unused = Entry(Problem("toy", "lib.old", (), GPU))
     summary = result(rows=(row(Outcome.MISS, M=1),), untracked=("lib.hidden",), unused_entries=(unused,))
@@ -155,7 +156,7 @@ def changed() -> RunResult:
     )
 
 
-def test_the_markdown_report_has_verdict_misses_changes_and_times() -> None:
+def test_a_markdown_report_has_verdict_misses_changes_and_times() -> None:
     text = markdown.to_markdown(changed())
 
     assert "❌ **`too many autotune cache misses: 2, at most 0 allowed (see the summary)`**" in text
@@ -177,7 +178,7 @@ def test_the_markdown_report_names_all_versions_in_one_line() -> None:
     assert lines == ["Versions: `cutlass 4.8, torch 2.13.0, triton 3.7.1`"]
 
 
-def test_the_markdown_report_encloses_text_of_a_cache_in_code_spans() -> None:
+def test_the_markdown_report_puts_cache_text_in_code_spans() -> None:
     """Pipes, backticks, HTML and line breaks cannot leave the cell or the code span."""
     assert markdown.format_cell("a|b") == r"`a\|b`"
     assert markdown.format_cell("a``b`") == "``` a``b` ```"
@@ -186,7 +187,7 @@ def test_the_markdown_report_encloses_text_of_a_cache_in_code_spans() -> None:
     assert markdown.format_code(" ") == ""
 
 
-def test_the_markdown_report_escapes_vertical_bars_only_in_tables() -> None:
+def test_a_markdown_report_escapes_vertical_bars_only_in_tables() -> None:
     """GitHub shows a backslash in a code span that is in no table."""
     summary = replace(missed(1, gate=FAILED), rows=(row(Outcome.MISS, test="test_a.py::test_x[a|b]"),))
     summary = replace(summary, request=replace(summary.request, update_arguments="--autotune-load='a|b'"))
@@ -197,14 +198,14 @@ def test_the_markdown_report_escapes_vertical_bars_only_in_tables() -> None:
     assert r"| `test_a.py::test_x[a\|b]` |" in text
 
 
-def test_the_markdown_report_shows_100_rows_and_counts_the_others() -> None:
+def test_a_markdown_report_shows_100_rows_and_counts_the_others() -> None:
     text = markdown.to_markdown(of_many_kernels(102))
 
     assert len(re.findall(r"^\| STALE ", text, re.MULTILINE)) == 100
     assert "2 more problems are only in the JSON report." in text
 
 
-def test_the_markdown_report_sums_tuning_time_by_kernel_and_by_test() -> None:
+def test_a_markdown_report_sums_tuning_time_by_kernel_and_test() -> None:
     summary = result(
         rows=(
             row(None, "lib.a", "t::one", 1.0, M=1),

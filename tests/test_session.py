@@ -51,7 +51,7 @@ def tune(session: Session, asked: Problem | None = None, **options: Any) -> Entr
         return tuning.entry or tuning.record(FAST, [FAST, SLOW])
 
 
-def test_a_tuning_that_raises_an_error_is_neither_recorded_nor_a_miss() -> None:
+def test_a_tuning_that_raises_is_neither_recorded_nor_a_miss() -> None:
     session, lookups = a_session(())
 
     with pytest.raises(ZeroDivisionError), open_tuning(session):
@@ -77,7 +77,7 @@ def test_an_entry_that_the_adapter_rejects_is_stale() -> None:
     assert lookups[0].entry.choice == SLOW
 
 
-def test_an_adapter_must_reject_an_entry_before_it_asks_for_the_next_one() -> None:
+def test_an_adapter_must_reject_an_entry_to_get_the_next_one() -> None:
     """Without the check, an adapter that forgets the rejection would get the same entry for ever."""
     recorded, _ = a_session()
     session, _ = a_session((tune(recorded),))
@@ -89,7 +89,7 @@ def test_an_adapter_must_reject_an_entry_before_it_asks_for_the_next_one() -> No
             next(offered)
 
 
-def test_with_option_on_stale_error_rejecting_an_entry_fails_the_test() -> None:
+def test_option_on_stale_error_fails_a_test_on_a_rejected_entry() -> None:
     recorded, _ = a_session()
     session, lookups = a_session((tune(recorded),), on_stale="error")
 
@@ -120,7 +120,7 @@ def fail(session: Session, *reasons: str) -> None:
         tuning.record_failure(reasons)
 
 
-def test_error_texts_of_candidates_are_saved_without_addresses_or_temp_paths() -> None:
+def test_saved_error_texts_have_no_addresses_or_temporary_paths() -> None:
     entries = []
     for reasons in (
         ["no\x1b 0x7ffe12", "in /tmp/a/tmpk3_x9q2.ptx: bad"],
@@ -155,7 +155,7 @@ def test_a_loaded_entry_whose_candidates_all_failed_is_a_hit() -> None:
 
 
 @pytest.mark.parametrize("policy", [{"on_stale": "error"}, {"on_miss": "error"}])
-def test_an_entry_whose_candidates_all_failed_is_stale_if_one_works_now(policy: dict[str, str]) -> None:
+def test_an_entry_of_failed_candidates_is_stale_if_one_works_now(policy: dict[str, str]) -> None:
     recorded, first = a_session()
     fail(recorded, "too large")
     session, lookups = a_session((first[0].entry,), **policy)
@@ -182,7 +182,7 @@ def test_the_reason_of_a_stale_entry_names_only_what_changed() -> None:
     assert "version: 1 -> 2" in changed_twice.reason
 
 
-def test_the_reason_of_a_stale_problem_names_the_most_similar_entry() -> None:
+def test_a_stale_problems_reason_names_the_most_similar_entry() -> None:
     """A factory made kernels of ``relu`` and ``square``, and both were edited."""
 
     def of(source: str, choice: Candidate, *parts: str) -> Entry:
@@ -198,7 +198,7 @@ def test_the_reason_of_a_stale_problem_names_the_most_similar_entry() -> None:
     assert "(kernel, square)" in lookups[0].reason
 
 
-def test_if_eight_threads_tune_at_once_all_their_problems_are_recorded() -> None:
+def test_all_problems_that_8_threads_tune_at_once_are_recorded() -> None:
     session, lookups = a_session()
     barrier = threading.Barrier(8)
 
@@ -243,7 +243,7 @@ def test_a_tuning_inside_a_tuning_never_waits_for_other_workers() -> None:
     assert claims.waits == [True, False, True]
 
 
-def test_a_hit_that_a_tuner_reports_itself_gets_the_name_of_the_current_test() -> None:
+def test_a_hit_that_a_tuner_reports_gets_the_current_tests_name() -> None:
     session, lookups = a_session()
     session.current_test = "test_a.py::test_a"
 
@@ -260,9 +260,7 @@ def test_a_hit_that_a_tuner_reports_itself_gets_the_name_of_the_current_test() -
         ({"on_stale": "error"}, Outcome.STALE),
     ],
 )
-def test_a_hit_reported_together_with_a_failing_miss_is_still_recorded(
-    policy: dict[str, str], outcome: Outcome
-) -> None:
+def test_a_hit_reported_with_a_failing_miss_is_still_recorded(policy: dict[str, str], outcome: Outcome) -> None:
     session, lookups = a_session((), **policy)
 
     hit = Lookup(Identity(problem("other"), ()), outcome=Outcome.HIT)
@@ -272,7 +270,7 @@ def test_a_hit_reported_together_with_a_failing_miss_is_still_recorded(
     assert [lookup.outcome for lookup in lookups] == [outcome, Outcome.HIT]
 
 
-def test_option_on_miss_error_without_a_loaded_cache_allows_reported_tunings() -> None:
+def test_without_a_cache_option_on_miss_error_allows_tunings() -> None:
     session, lookups = a_session(None, on_miss="error")
 
     session.report_observed(Lookup(Identity(problem(), ()), result=TunedEntry(an_entry("k"))))
@@ -280,7 +278,7 @@ def test_option_on_miss_error_without_a_loaded_cache_allows_reported_tunings() -
     assert len(lookups) == 1
 
 
-def test_a_measurement_outside_of_any_tuning_locks_the_gpu_given_by_name() -> None:
+def test_measuring_outside_a_tuning_locks_the_named_gpu() -> None:
     processors = []
 
     class Held(Coordinator):
@@ -296,7 +294,7 @@ def test_a_measurement_outside_of_any_tuning_locks_the_gpu_given_by_name() -> No
     assert processors == ["GPU-a"]
 
 
-def test_the_recorded_tuning_time_omits_the_wait_for_the_gpu_lock() -> None:
+def test_the_tuning_time_omits_the_wait_for_the_gpu_lock() -> None:
     class Busy(Claims):
         @contextmanager
         def measuring(self, on: str = "") -> Iterator[bool]:
@@ -313,7 +311,7 @@ def test_the_recorded_tuning_time_omits_the_wait_for_the_gpu_lock() -> None:
     assert lookups[0].is_disturbed
 
 
-def test_a_tuning_without_measurements_is_not_marked_as_sharing_the_gpu() -> None:
+def test_a_tuning_without_times_is_not_marked_as_sharing_the_gpu() -> None:
     session, lookups = a_session()
     with open_tuning(session) as tuning:
         tuning.record(FAST)
@@ -321,7 +319,7 @@ def test_a_tuning_without_measurements_is_not_marked_as_sharing_the_gpu() -> Non
     assert not lookups[0].is_disturbed
 
 
-def test_the_recorded_tuning_time_omits_tunings_inside_the_tuning() -> None:
+def test_the_tuning_time_omits_tunings_inside_the_tuning() -> None:
     session, _ = a_session()
     with open_tuning(session, problem("outer")) as outer:
         with open_tuning(session, problem("inner")) as inner:
@@ -352,16 +350,16 @@ def an_entry(kernel: str, choice: Candidate = FAST, source: str = "s", device: D
         [an_entry("old"), an_entry("older", SLOW)],
     ],
 )
-def test_a_renamed_kernel_is_a_miss_if_no_old_entry_or_two_choices_match(others) -> None:
+def test_a_renamed_kernel_is_a_miss_unless_one_choice_matches(others) -> None:
     assert [(lookup.outcome, lookup.is_tuned) for lookup in after_a_move(*others)] == [(Outcome.MISS, True)]
 
 
-def test_a_renamed_kernel_uses_the_entry_saved_under_its_old_name() -> None:
+def test_a_renamed_kernel_uses_the_entry_under_its_old_name() -> None:
     (lookup,) = after_a_move(an_entry("older"), an_entry("old"))
     assert lookup.reason == "renamed from old"
 
 
-def test_a_copied_kernel_is_a_miss_if_a_test_also_uses_the_original() -> None:
+def test_a_copied_kernel_is_a_miss_if_a_test_uses_the_original() -> None:
     session, lookups = a_session((an_entry("old"),))
     tune(session, problem("old"))
 
@@ -371,7 +369,7 @@ def test_a_copied_kernel_is_a_miss_if_a_test_also_uses_the_original() -> None:
     assert [lookup.outcome for lookup in lookups] == [Outcome.HIT, Outcome.MISS]
 
 
-def test_a_copied_kernel_is_a_miss_if_another_worker_uses_the_original() -> None:
+def test_a_copied_kernel_is_a_miss_if_a_worker_uses_the_original() -> None:
     (moved,) = after_a_move(an_entry("old"))
     old = Lookup(Identity(problem("old"), moved.fingerprint), Outcome.HIT, result=UsedEntry(an_entry("old")))
 

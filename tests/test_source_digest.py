@@ -93,7 +93,7 @@ def digest_of(load):
         ("x + SCALE", "x \\\n        + SCALE"),
     ],
 )
-def test_editing_formatting_or_comments_of_a_kernel_is_no_source_change(digest_of, replacement) -> None:
+def test_other_formatting_or_comments_are_no_source_change(digest_of, replacement) -> None:
     """Docstrings, unused names, decorators and the spelling of numbers do not matter either."""
     assert digest_of(KERNEL.replace(*replacement)) == digest_of(KERNEL)
 
@@ -113,7 +113,7 @@ def test_editing_the_code_of_a_kernel_is_a_source_change(digest_of, replacement)
     assert digest_of(KERNEL.replace(*replacement)) != digest_of(KERNEL)
 
 
-def test_another_number_in_a_closure_changes_the_key_but_not_the_source(load) -> None:
+def test_a_number_in_a_closure_changes_the_key_not_the_source(load) -> None:
     module = load("def make(a):\n    def kernel(x):\n        return x * a\n    return kernel\n")
     two, three = module.make(2), module.make(3)
 
@@ -130,7 +130,7 @@ def test_another_function_in_a_closure_is_a_source_change(load) -> None:
     assert source_digest(module.make(module.one)) != source_digest(module.make(module.two))
 
 
-def test_a_kernel_function_without_readable_source_is_uncacheable() -> None:
+def test_a_kernel_without_readable_source_is_uncacheable() -> None:
     namespace: dict[str, object] = {}
     exec("def kernel(x):\n    return x\n", namespace)
 
@@ -138,7 +138,7 @@ def test_a_kernel_function_without_readable_source_is_uncacheable() -> None:
         source_digest(namespace["kernel"])  # type: ignore[arg-type]
 
 
-def test_editing_a_class_whose_module_attribute_is_none_is_a_source_change(load) -> None:
+def test_editing_a_class_whose_module_is_none_is_a_source_change(load) -> None:
     source = (
         "Undefined = type('Undefined', (), {'__module__': None, 'WIDTH': 1})\ndef kernel(x):\n    return Undefined\n"
     )
@@ -146,7 +146,7 @@ def test_editing_a_class_whose_module_attribute_is_none_is_a_source_change(load)
     assert source_digest(load(source).kernel) != source_digest(load(source.replace("1", "2")).kernel)
 
 
-def test_an_object_that_is_no_function_in_place_of_a_kernel_is_uncacheable() -> None:
+def test_a_plain_object_in_place_of_a_kernel_is_uncacheable() -> None:
     with pytest.raises(UncacheableError, match="no Python function is found in a object"):
         source_digest(object())
 
@@ -248,7 +248,7 @@ def kernel(x):
         "remembered()",
     ],
 )
-def test_changing_a_value_of_an_enum_or_a_dataclass_is_a_source_change(load, used: str) -> None:
+def test_changing_an_enum_or_dataclass_value_is_a_source_change(load, used: str) -> None:
     """A kernel may read a value of an enum, a dataclass, an object, a class or a remembered function."""
 
     def digest(value: str) -> str:
@@ -273,7 +273,7 @@ def kernel(x, BLOCK=4):
     ("old", "new", "changed"),
     [("x + EPS", "x - EPS", "helper"), ("EPS = 1", "EPS = 2", "EPS"), ("BLOCK=4", "BLOCK=8", "kernel")],
 )
-def test_editing_a_helper_is_recorded_as_a_change_of_only_this_helper(load, old: str, new: str, changed: str) -> None:
+def test_editing_a_helper_is_recorded_only_for_this_helper(load, old: str, new: str, changed: str) -> None:
     """A changed constant has its own part, too."""
     before, now = (source_parts(load(text).kernel) for text in (HELPED, HELPED.replace(old, new)))
 
@@ -304,7 +304,7 @@ def kernel(x):
 
 
 @pytest.mark.parametrize("used", ["managed()", "dispatched(x)", "reads_global()"])
-def test_changing_a_global_of_a_decorated_helper_is_a_source_change(load, used: str) -> None:
+def test_changing_a_decorated_helpers_global_is_a_source_change(load, used: str) -> None:
     text = MANAGED.replace("USED", used)
 
     assert source_digest(load(text).kernel) == source_digest(load(text).kernel)
@@ -336,7 +336,7 @@ def kernel(x):
 
 
 @pytest.mark.parametrize("link", ["", "object.__setattr__(node, 'itself', node)"], ids=["unset", "itself"])
-def test_editing_a_field_of_a_self_referring_dataclass_is_a_source_change(digest_of, link: str) -> None:
+def test_editing_a_self_referring_dataclass_is_a_source_change(digest_of, link: str) -> None:
     """The other fields still count, and the digest is the same in each process."""
     source = FIELDS.replace("LINK", link)
 
@@ -344,12 +344,12 @@ def test_editing_a_field_of_a_self_referring_dataclass_is_a_source_change(digest
     assert digest_of(source) != digest_of(source.replace("Node(4)", "Node(5)"))
 
 
-def test_adding_a_self_reference_to_a_dataclass_is_a_source_change(digest_of) -> None:
+def test_a_new_self_reference_in_a_dataclass_is_a_source_change(digest_of) -> None:
     linked = FIELDS.replace("LINK", "object.__setattr__(node, 'itself', node)")
     assert digest_of(FIELDS.replace("LINK", "")) != digest_of(linked)
 
 
-def test_changes_that_a_test_makes_to_global_values_are_no_source_change(load) -> None:
+def test_a_global_value_changed_by_a_test_is_no_source_change(load) -> None:
     module = load(CLASSES.replace("USED", "(SETTINGS.width, wrapped(x), LOG)") + "LOG = []\n")
     before = source_digest(module.kernel)
     module.SETTINGS.width = 5
@@ -375,7 +375,7 @@ class Log:
 """
 
 
-def test_hooks_that_differ_in_a_bound_argument_or_self_have_different_source(load) -> None:
+def test_hooks_with_different_bound_values_have_different_source(load) -> None:
     """The text of a hook has its bound values. A value without a stable form is an error."""
     module = load(HOOKS)
     hook, tile = module.hook, module.Tile
@@ -388,7 +388,7 @@ def test_hooks_that_differ_in_a_bound_argument_or_self_have_different_source(loa
 
 
 @pytest.mark.parametrize("name", ["queue", "cuda", "numba"])
-def test_editing_a_user_module_named_like_a_library_is_a_source_change(load, name: str) -> None:
+def test_the_source_includes_user_modules_named_like_a_library(load, name: str) -> None:
     def digest(body: str) -> str:
         helpers = load(f"def act(x):\n    return {body}\n\nclass Act:\n    SIZE = {len(body)}\n", name)
         module = load("def kernel(x):\n    return act(x), Act, helpers.act\n")
@@ -399,7 +399,7 @@ def test_editing_a_user_module_named_like_a_library_is_a_source_change(load, nam
 
 
 @pytest.mark.parametrize("name", ["jax", "jaxlib"])
-def test_editing_the_class_of_jax_that_wraps_a_kernel_is_no_source_change(load, name: str) -> None:
+def test_editing_the_jax_wrapper_of_a_kernel_is_no_source_change(load, name: str) -> None:
     """The folder of the library does not matter."""
 
     def digest(body: str) -> str:
@@ -419,7 +419,7 @@ def kernel(x):
 """
 
 
-def test_two_different_lambdas_on_one_line_count_as_different_source(load) -> None:
+def test_two_lambdas_on_one_line_count_as_different_source(load) -> None:
     made = load(LAMBDAS).make(1, 2)
     changed = load(LAMBDAS.replace("n - 2", "n - 3")).make(1, 2)
     digests = {name: source_digest(function) for name, function in made.items()}
@@ -430,7 +430,7 @@ def test_two_different_lambdas_on_one_line_count_as_different_source(load) -> No
 
 
 @pytest.mark.parametrize("decorator", ["functools.cache", "triton.constexpr_function"])
-def test_editing_a_wrapper_or_its_decorated_function_is_a_source_change(load, decorator: str) -> None:
+def test_the_source_includes_wrapper_and_decorated_function(load, decorator: str) -> None:
     if decorator.startswith("triton") and not hasattr(pytest.importorskip("triton"), "constexpr_function"):
         pytest.skip("a later version of Triton has it")
 
@@ -497,7 +497,7 @@ def other_pythons() -> list[str]:
 
 
 @pytest.mark.parametrize("python", other_pythons() or [sys.executable])
-def test_the_source_hash_of_a_kernel_is_the_same_on_every_python_version(tmp_path: Path, python: str) -> None:
+def test_the_source_hash_is_the_same_on_every_python_version(tmp_path: Path, python: str) -> None:
     (tmp_path / "kernels.py").write_text(EVERYTHING)
     used = (
         "(Mode, Shape, Sizes, SHAPE, NESTED, SPACE, enum, dataclass, "
@@ -523,7 +523,7 @@ def test_the_source_hash_of_a_kernel_is_the_same_on_every_python_version(tmp_pat
 @pytest.mark.parametrize(
     "edit", [("x * 2", "x * 3"), ("x + 1", "x + 2"), ("def kernel", "\n\ndef kernel"), ("x + 1", "(")]
 )
-def test_a_kernel_whose_file_was_edited_after_the_import_is_uncacheable(load, edit: tuple[str, str]) -> None:
+def test_a_kernel_edited_after_its_import_is_uncacheable(load, edit: tuple[str, str]) -> None:
     source = "def helper(x): return x + 1\ndef kernel(x): return helper(x * 2)\n"
     module = load(source)
     assert module.__file__ is not None
@@ -532,7 +532,7 @@ def test_a_kernel_whose_file_was_edited_after_the_import_is_uncacheable(load, ed
         source_digest(module.kernel)
 
 
-def test_appending_text_to_the_file_of_a_kernel_is_no_source_change(load) -> None:
+def test_appending_text_to_a_kernels_file_is_no_source_change(load) -> None:
     module = load("import math\ndef kernel(x): return math.floor(x * 2)\n")
     before = source_digest(load(Path(module.__file__).read_text()).kernel)
     with open(module.__file__, "a") as file:
@@ -561,7 +561,7 @@ kernel = define("def kernel(x):\\n    y = SCALE\\n    return x * y + {added}\\n"
 """
 
 
-def test_changing_source_text_passed_to_triton_is_a_source_change(load) -> None:
+def test_other_source_text_passed_to_triton_is_a_source_change(load) -> None:
     pytest.importorskip("triton")
     variants = [load(GIVEN.format(scale=scale, added=added)) for scale, added in ((1, 1), (2, 1), (1, 2), (1, 1))]
     digests = [source_digest(variant.kernel, named=False) for variant in variants]
@@ -620,9 +620,7 @@ class Tile(Base):
         ("return 7", "return 70", False),
     ],
 )
-def test_editing_a_class_member_that_a_method_uses_is_a_source_change(
-    load, old: str, new: str, changes_digest: bool
-) -> None:
+def test_editing_a_member_that_a_method_uses_is_a_source_change(load, old: str, new: str, changes_digest: bool) -> None:
     before = load(METHODS).Tile()
     after = load(METHODS.replace(old, new)).Tile()
     assert (source_text(before.run) != source_text(after.run)) is changes_digest
@@ -639,7 +637,7 @@ LOCAL_IMPORTS = [
 
 
 @pytest.mark.parametrize("body", LOCAL_IMPORTS)
-def test_editing_a_module_imported_inside_a_function_is_a_source_change(load, tmp_path, monkeypatch, body: str) -> None:
+def test_a_module_imported_in_a_function_is_part_of_the_source(load, tmp_path, monkeypatch, body: str) -> None:
     """The digest reads the module's file and does not import the module. Its layout does not count."""
     package = tmp_path / "kernels_pkg"
     package.mkdir()
@@ -670,7 +668,7 @@ def test_editing_a_module_imported_inside_a_function_is_a_source_change(load, tm
         assert source_digest(run) != before
 
 
-def test_editing_code_imported_by_a_module_used_as_source_is_a_source_change(load, tmp_path, monkeypatch) -> None:
+def test_the_source_includes_imports_of_a_module_used_as_source(load, tmp_path, monkeypatch) -> None:
     monkeypatch.syspath_prepend(tmp_path)
     helper = tmp_path / "kernels_helper.py"
     helper.write_text("def work(c):\n    return c * 2\n")
@@ -801,9 +799,7 @@ def kernel(x):
         ("upper(x)", "str.upper", "str.lower"),
     ],
 )
-def test_editing_code_reached_through_an_object_or_alias_is_a_source_change(
-    load, used: str, old: str, new: str
-) -> None:
+def test_the_source_includes_code_behind_objects_and_aliases(load, used: str, old: str, new: str) -> None:
     source = OWN_WAYS.replace("USED", used)
     digest = source_digest(load(source).kernel)
     assert source_digest(load(source).kernel) == digest
@@ -889,7 +885,7 @@ class Tool:
         "Owner()",
     ],
 )
-def test_hashing_the_source_of_a_kernel_runs_no_code_of_user_objects(load, used: str) -> None:
+def test_hashing_the_source_runs_no_code_of_user_objects(load, used: str) -> None:
     """The objects' code may raise an error, or count its calls."""
     module = load(OBJECTS_WITH_CODE.replace("USED", used))
     module.calls.clear()
@@ -958,7 +954,7 @@ def kernel(x):
 
 
 @pytest.mark.parametrize("used", ["kernel", "Tool", "Tool().run", "Tool.make"])
-def test_a_counter_that_the_kernel_increments_is_no_source_change(load, used: str) -> None:
+def test_a_counter_the_kernel_increments_is_no_source_change(load, used: str) -> None:
     """The digest has the first value of the counter, and later values of other names."""
     load("count = 0\n", "state")
 
@@ -983,7 +979,7 @@ def test_a_counter_that_the_kernel_increments_is_no_source_change(load, used: st
         assert digest_used(COUNTERS.replace("limit = 3", "limit = 5"), 0) != digest
 
 
-def test_hashing_a_kernels_source_calls_no_getattr_function_of_a_module(load) -> None:
+def test_hashing_the_source_calls_no_getattr_of_a_module(load) -> None:
     library = load("def __getattr__(name):\n    raise RuntimeError(name)\n", "lazy_library")
     module = load("import lazy_library\ndef kernel(x):\n    return lazy_library.gpu(x)\n")
     assert module.lazy_library is library
@@ -992,9 +988,7 @@ def test_hashing_a_kernels_source_calls_no_getattr_function_of_a_module(load) ->
 
 @pytest.mark.parametrize("edit", [("x + 1", "x + 2"), ("LIMIT = 3", "LIMIT = 4")])
 @pytest.mark.parametrize("source", ["kernel", "module"])
-def test_a_kernel_that_calls_a_module_edited_after_its_import_is_uncacheable(
-    load, source: str, edit: tuple[str, str]
-) -> None:
+def test_a_called_module_edited_after_its_import_is_uncacheable(load, source: str, edit: tuple[str, str]) -> None:
     """The file has new text, and the process runs the old code."""
     lines = "import functools\nLIMIT = 3\n@functools.lru_cache\ndef work(x):\n    return x + 1\n"
     edited = load(lines, "edited_work")

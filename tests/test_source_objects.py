@@ -153,9 +153,7 @@ def kernel_digest(load: Load, source: str) -> str:
 
 
 @pytest.mark.parametrize(("run", "reached"), RUNS, ids=[run for run, _ in RUNS])
-def test_editing_a_member_of_an_object_counts_only_if_the_kernel_uses_it(
-    load: Load, run: str, reached: list[int]
-) -> None:
+def test_editing_a_member_counts_only_if_the_kernel_uses_it(load: Load, run: str, reached: list[int]) -> None:
     """A class whose object is used as a whole counts with all members, so only the others must not count."""
     source = OBJECTS.replace("RUN", run)
     digests = digests_of_run(load(source, "suite"))
@@ -170,7 +168,7 @@ def test_editing_a_member_of_an_object_counts_only_if_the_kernel_uses_it(
 
 
 @pytest.mark.parametrize("run", [run for run, _ in RUNS if "stored" not in run])
-def test_another_value_in_an_attribute_of_an_object_is_no_source_change(load: Load, run: str) -> None:
+def test_another_value_in_an_attribute_is_no_source_change(load: Load, run: str) -> None:
     source = OBJECTS.replace("RUN", run)
     other_data = source.replace("obj = Suite()\n", "obj = Suite()\n    obj.size, obj.log = 70, [1]\n")
     assert digests_of_run(load(source, "suite")) == digests_of_run(load(other_data, "suite"))
@@ -198,7 +196,7 @@ def whole(n):
 
 
 @pytest.mark.parametrize("name", ["kernel", "whole"])
-def test_an_attribute_that_the_kernel_assigns_is_no_source_change(load: Load, name: str) -> None:
+def test_an_attribute_the_kernel_assigns_is_no_source_change(load: Load, name: str) -> None:
     module = load(LAZY, "suite")
     digest = digest_of(getattr(module, name))
     module.kernel(1)
@@ -207,7 +205,7 @@ def test_an_attribute_that_the_kernel_assigns_is_no_source_change(load: Load, na
     assert digest_of(getattr(edited, name)) != digest
 
 
-def test_after_monkeypatching_a_member_the_source_is_hashed_again(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_after_patching_a_member_the_source_is_hashed_again(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
     module = load(OBJECTS.replace("RUN", "lambda n: GLOBAL.kernel(n) + GLOBAL.sub.launch(n)"), "suite")
     run = module.make()
     source = read_source(run, carried=False, is_kept=True)
@@ -261,7 +259,7 @@ def kernel(n):
 """
 
 
-def test_hashing_the_members_of_an_object_runs_no_code_of_the_object(load: Load) -> None:
+def test_hashing_the_members_of_an_object_runs_none_of_its_code(load: Load) -> None:
     module = load(COMPUTED, "suite")
     for carried in (False, True):
         source = read_source(module.kernel, carried=carried, is_kept=True)
@@ -285,12 +283,12 @@ def kernel(n):
 """
 
 
-def test_the_source_of_a_kernel_with_a_long_chain_of_objects_is_hashed(load: Load) -> None:
+def test_a_source_with_a_long_chain_of_objects_is_hashed(load: Load) -> None:
     module = load(LONG_CHAIN, "suite")
     assert digest_of(module.kernel)
 
 
-def test_a_mock_or_library_object_adds_nothing_to_the_source_of_a_kernel(load: Load) -> None:
+def test_a_mock_or_library_object_adds_nothing_to_the_source(load: Load) -> None:
     text = "import unittest.mock\nobj = NONE\ndef kernel(n):\n    return obj.kernel(n) + len(obj)\n"
     digest = read_source(load(text.replace("NONE", "None"), "suite").kernel, carried=False).parts["kernel"]
     for value in ("unittest.mock.MagicMock()", "unittest.mock.MagicMock(spec=list)", "object()"):
@@ -334,9 +332,7 @@ BYSTANDERS = ["Function.forward(record, x)", "function.note(record)", "note(reco
 
 @pytest.mark.parametrize("statement", BYSTANDERS)
 @pytest.mark.parametrize("edit", ["x + 1", "x + 2"])
-def test_assigning_an_attribute_of_an_object_hides_no_edit_in_another_object(
-    load: Load, statement: str, edit: str
-) -> None:
+def test_setting_an_attribute_hides_no_edit_in_another_object(load: Load, statement: str, edit: str) -> None:
     source = BYSTANDER.replace("ASSIGNS", statement).replace("PLACE", "layer.sub")
     digest = kernel_digest(load, source)
     edited = source.replace(edit, f"{edit}00")
@@ -374,7 +370,7 @@ def make():
 """
 
 
-def test_an_attribute_that_a_decorated_method_assigns_is_no_source_change(load: Load) -> None:
+def test_attributes_a_decorated_method_sets_are_no_source_change(load: Load) -> None:
     kernel = load(PLANNED.replace("RUNNER", "Runner()"), "suite").make()
     digest = digest_of(kernel)
     kernel(1)
@@ -410,9 +406,7 @@ def kernel(n):
         ("tool.hooked(n)", "hook=helper", "help=helper"),
     ],
 )
-def test_changing_an_argument_of_a_partial_in_a_class_is_a_source_change(
-    load: Load, used: str, old: str, new: str
-) -> None:
+def test_another_partial_argument_in_a_class_is_a_source_change(load: Load, used: str, old: str, new: str) -> None:
     source = MEMBERS.replace("USED", used)
     assert old in source
     digest = kernel_digest(load, source)
@@ -458,7 +452,7 @@ def make():
         ("other.run(n)", "n + 3"),
     ],
 )
-def test_editing_code_stored_in_an_enum_member_is_a_source_change(load: Load, used: str, old: str) -> None:
+def test_editing_code_in_an_enum_member_is_a_source_change(load: Load, used: str, old: str) -> None:
     source = ENUMS.replace("USED", used)
     digest = digest_of(load(source, "suite").make())
     assert digest_of(load(source.replace(old, f"{old}0"), "suite").make()) != digest
@@ -502,7 +496,7 @@ def test_editing_a_function_in_a_descriptor_is_a_source_change(load: Load, used:
 
 
 @pytest.mark.parametrize("place", ["layer.made", "Layer.made", "vars(layer) and layer.made"])
-def test_assigning_an_attribute_of_a_class_hides_no_edit_in_another_class(load: Load, place: str) -> None:
+def test_setting_class_attributes_hides_no_edit_in_another_class(load: Load, place: str) -> None:
     source = BYSTANDER.replace("ASSIGNS", "type(record).made = 3").replace("PLACE", place)
     digest = kernel_digest(load, source)
     assert kernel_digest(load, source.replace("x + 3", "x + 30")) != digest
@@ -524,7 +518,7 @@ def kernel(n):
 """
 
 
-def test_a_singleton_that_the_first_kernel_call_creates_is_no_source_change(load: Load) -> None:
+def test_a_singleton_the_first_call_creates_is_no_source_change(load: Load) -> None:
     module = load(SINGLETON, "suite")
     digest = digest_of(module.kernel)
     module.kernel(1)
@@ -561,7 +555,7 @@ def kernel(n):
         ("return owner.read()", "* 3", False),
     ],
 )
-def test_editing_a_setter_that_an_assignment_calls_is_a_source_change(
+def test_editing_a_setter_an_assignment_calls_is_a_source_change(
     load: Load, used: str, edit: str, counts: bool
 ) -> None:
     source = CALLED_BY_PYTHON.replace("USED", used)
@@ -642,7 +636,7 @@ def kernel(n):
 
 
 @pytest.mark.parametrize("used", ["runner.base(n) + runner.derived(n)", "len(runner)", "Derived"])
-def test_editing_code_in_a_private_subclass_attribute_is_a_source_change(load: Load, used: str) -> None:
+def test_the_source_includes_private_attributes_of_a_subclass(load: Load, used: str) -> None:
     """A method of the base assigns ``_Base__plan``. The subclass assigns its own only in the constructor."""
     source = PRIVATE.replace("USED", used)
     module = load(source, "suite")
@@ -654,7 +648,7 @@ def test_editing_code_in_a_private_subclass_attribute_is_a_source_change(load: L
 
 
 @pytest.mark.parametrize("used", ["tool.make().run(n)", "Tool.make().run(n)"])
-def test_editing_a_method_of_an_object_from_a_factory_is_a_source_change(load: Load, used: str) -> None:
+def test_the_source_includes_methods_of_an_object_from_a_factory(load: Load, used: str) -> None:
     source = f"""
 class Tool:
     @classmethod
@@ -717,7 +711,7 @@ def kernel(n):
 
 
 @pytest.mark.parametrize("code", LAZY_OBJECTS.values(), ids=list(LAZY_OBJECTS))
-def test_an_object_that_the_first_kernel_call_creates_is_no_source_change(load: Load, code: str) -> None:
+def test_an_object_the_first_call_creates_is_no_source_change(load: Load, code: str) -> None:
     source = f"import functools\nclass Plan:\n    def run(self, n):\n        return n + 1\n{code}"
     module = load(source, "suite")
     digest = digest_of(module.kernel)
@@ -772,7 +766,7 @@ def kernel(x):
         ("Methods().forward(x)", [6, 7]),
     ],
 )
-def test_editing_an_object_with_an_attribute_named_fn_is_a_source_change(
+def test_editing_an_object_with_attribute_fn_is_a_source_change(
     load: Load, attribute: str, use: str, reached: list[int]
 ) -> None:
     """An attribute with the name of Triton's or Numba's makes no decorated kernel of an object or a class."""
@@ -818,9 +812,7 @@ def kernel(x):
         ("functools.partial(map, Sub)", "x + 2", "x + 200"),
     ],
 )
-def test_editing_a_default_factory_of_a_dataclass_is_a_source_change(
-    load: Load, factory: str, old: str, new: str
-) -> None:
+def test_editing_a_dataclass_default_factory_is_a_source_change(load: Load, factory: str, old: str, new: str) -> None:
     source = FACTORY.replace("MADE", factory)
     digest = kernel_digest(load, source)
     edited = source.replace(old, new)
@@ -843,7 +835,7 @@ def kernel(x):
 
 
 @pytest.mark.parametrize("use", ["op.launch(x)", "op.dtype", "len(op)"])
-def test_storing_another_library_class_in_an_attribute_is_a_source_change(load: Load, use: str) -> None:
+def test_another_library_class_as_attribute_is_a_source_change(load: Load, use: str) -> None:
     def digest(text: str) -> str:
         return kernel_digest(load, source.replace("CLASS", text))
 
@@ -921,7 +913,7 @@ def other(n):
         ("partial(n)", True),
     ],
 )
-def test_editing_a_module_stored_in_an_attribute_is_a_source_change(load: Load, use: str, is_whole: bool) -> None:
+def test_editing_a_module_in_an_attribute_is_a_source_change(load: Load, use: str, is_whole: bool) -> None:
     def digest(module_text: str) -> str:
         load(module_text, "ops")
         return kernel_digest(load, STORED_MODULE.replace("USE", use))
@@ -946,7 +938,7 @@ def kernel(n):
 
 
 @pytest.mark.parametrize("use", ["Config().plan.launch(n)", "config(n)"])
-def test_editing_an_object_in_a_named_tuple_default_is_a_source_change(load: Load, use: str) -> None:
+def test_the_source_includes_objects_in_named_tuple_defaults(load: Load, use: str) -> None:
     source = NAMED_TUPLE.replace("USE", use) + "def config(n):\n    return Config().plans[0].launch(n)\n"
     digest = read_source(load(source, "suite").kernel).digest
     assert read_source(load(source, "suite").kernel).digest == digest

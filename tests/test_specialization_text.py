@@ -42,25 +42,25 @@ def source(**kinds: Any) -> Any:
     return SimpleNamespace(signature=signature, constants=constants, attrs=attrs)
 
 
-def test_the_text_for_a_compiled_variant_has_one_word_per_kernel_parameter() -> None:
+def test_the_text_for_a_variant_has_one_word_per_parameter() -> None:
     """A parameter that the choice sets is an underscore."""
     of = source(x=("*fp16", 16), y="*fp16", n=("i32", 16), one={"value": 1}, BLOCK={"value": 64})
 
     assert encode_specialization(of, ["BLOCK"], {}) == "*fp16:16 *fp16 i32:16 =1 _"
 
 
-def test_the_text_for_a_compiled_variant_ends_with_the_launch_options() -> None:
+def test_the_text_for_a_variant_ends_with_the_launch_options() -> None:
     assert encode_specialization(source(n="i32"), [], {"num_warps": 8, "fast": True}) == "i32 | fast=true num_warps=8"
 
 
 @pytest.mark.parametrize("value", [None, True, 1.5, "a b,c)"])
-def test_a_constant_in_the_text_for_a_compiled_variant_is_read_back_equal(value: object) -> None:
+def test_a_constant_in_the_text_for_a_variant_is_read_back_equal(value: object) -> None:
     text = encode_specialization(source(a={"value": value}, b="i64"), [], {})
 
     assert parse_specialization(text) == ([Parameter("constexpr", value), Parameter("i64")], {})
 
 
-def test_types_and_alignments_are_read_from_the_text_for_a_compiled_variant() -> None:
+def test_types_and_alignments_are_read_from_text_for_a_variant() -> None:
     parameters, options = parse_specialization("*fp32:16 tensordesc<fp16[128,64]> _ *kfp32 | num_warps=8")
 
     assert parameters == [
@@ -75,7 +75,7 @@ def test_types_and_alignments_are_read_from_the_text_for_a_compiled_variant() ->
 @pytest.mark.parametrize(
     "value", [object(), (1, 2), "x" * LONGEST, lambda: 0], ids=["an object", "a tuple", "a long text", "a function"]
 )
-def test_a_variant_compiled_for_an_object_or_a_long_text_cannot_be_recorded(value: object) -> None:
+def test_a_variant_for_an_object_or_a_long_text_is_not_recorded(value: object) -> None:
     with pytest.raises(NoText):
         encode_specialization(source(a={"value": value}), [], {})
 
@@ -100,7 +100,7 @@ HOSTILE = [
 
 
 @pytest.mark.parametrize("text", HOSTILE)
-def test_reading_an_invalid_text_for_a_compiled_variant_is_an_error(text: str) -> None:
+def test_reading_an_invalid_text_for_a_variant_is_an_error(text: str) -> None:
     with pytest.raises(NoText):
         parse_specialization(text)
 
@@ -112,7 +112,7 @@ def entry(kernel: str = "k", block: int = 64, *compiled: str) -> Entry:
 
 
 @pytest.mark.parametrize("format", list(Format))
-def test_every_cache_file_format_keeps_the_compiled_variants_of_an_entry(format: Format) -> None:
+def test_every_cache_file_format_keeps_the_compiled_variants(format: Format) -> None:
     cache = Cache((entry("a", 64, "i32 _", '="\\u0041\u202e" _'), entry("b")))
 
     written = encode(cache, format)
@@ -124,11 +124,11 @@ def test_every_cache_file_format_keeps_the_compiled_variants_of_an_entry(format:
     assert encode(decode(written, format, "x"), format) == written
 
 
-def test_two_entries_that_differ_only_in_compiled_variants_are_equal() -> None:
+def test_entries_that_differ_only_in_compiled_variants_are_equal() -> None:
     assert entry("k", 64, "a") == entry("k", 64, "b")
 
 
-def test_a_dump_keeps_old_and_adds_new_compiled_variants_of_a_choice() -> None:
+def test_a_dump_keeps_old_and_adds_new_variants_of_a_choice() -> None:
     """The order of the merged entries does not matter, and the entry counts as unchanged."""
     base = Cache((entry("k", 64, "old"),))
     used = [entry("k", 64, "b"), entry("k", 64, "a")]
@@ -139,7 +139,7 @@ def test_a_dump_keeps_old_and_adds_new_compiled_variants_of_a_choice() -> None:
         assert merged.counts["unchanged"] == 1
 
 
-def test_an_entry_whose_choice_is_replaced_loses_its_compiled_variants() -> None:
+def test_a_replaced_choice_loses_its_compiled_variants() -> None:
     faster = replace(entry("k", 128, "new"), candidates=(entry("k", 128).choice, entry("k", 64).choice))
     faster = replace(
         faster,
@@ -180,7 +180,7 @@ def build_event(used_entry: Entry, text: str) -> Event:
     return Event(SPECIALIZATION, data={"entry": used_entry.identity.digest, "text": text})
 
 
-def test_dumped_compiled_variants_do_not_depend_on_the_order_of_workers() -> None:
+def test_dumped_variants_do_not_depend_on_the_order_of_workers() -> None:
     a, b = entry("a"), entry("b", 64, "old")
     cache = Cache((a, b))
 
@@ -203,13 +203,13 @@ def test_an_entry_has_at_most_64_compiled_variants() -> None:
 
 
 @pytest.mark.parametrize(("prune", "kept"), [(False, ("new", "old")), (True, ("new",))])
-def test_option_update_set_to_prune_drops_variants_that_were_not_compiled(prune: bool, kept: tuple[str, ...]) -> None:
+def test_option_update_prune_keeps_only_variants_of_the_run(prune: bool, kept: tuple[str, ...]) -> None:
     loaded_entry = entry("k", 64, "old")
 
     assert dumped(Cache((loaded_entry,)), [loaded_entry], [build_event(loaded_entry, "new")], prune=prune) == [kept]
 
 
-def test_option_update_set_to_prune_keeps_variants_if_the_run_compiled_none() -> None:
+def test_option_update_prune_keeps_variants_if_none_was_compiled() -> None:
     loaded_entry = entry("k", 64, "old")
 
     assert dumped(Cache((loaded_entry,)), [loaded_entry], [], prune=True) == [("old",)]

@@ -26,7 +26,7 @@ CONFIG = {
 
 
 @pytest.mark.parametrize("form", list(Format))
-def test_a_nested_config_of_a_choice_survives_every_cache_file_format(form: Format) -> None:
+def test_a_nested_config_survives_every_cache_file_format(form: Format) -> None:
     params = tuple(structured_value(name, value) for name, value in CONFIG.items())
     problem = Problem("toy", "kernel", (), Device("GPU", "arch"))
     encoded = encode(Cache((Entry(problem, choice=Candidate(params=params)),)), form)

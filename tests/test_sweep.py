@@ -20,13 +20,13 @@ def candidates(number: int) -> list[Candidate]:
     return [Candidate(params=(Value("BLOCK", block),)) for block in range(number)]
 
 
-def test_a_sweep_seed_picks_the_same_candidate_for_every_order_of_the_list() -> None:
+def test_a_seed_picks_the_same_candidate_in_every_list_order() -> None:
     for seed in ("7", "nightly-3"):
         picks = {tuple(parse(seed).ordered(problem(M=8), order)) for order in itertools.permutations(candidates(4))}
         assert len(picks) == 1
 
 
-def test_among_100_sweep_seeds_or_problems_each_of_8_candidates_is_picked() -> None:
+def test_among_100_seeds_or_problems_all_8_candidates_are_picked() -> None:
     of_seeds = {parse(str(seed)).ordered(problem(M=8), candidates(8))[0] for seed in range(100)}
     of_problems = {parse("7").ordered(problem(M=m), candidates(8))[0] for m in range(100)}
 
@@ -34,14 +34,14 @@ def test_among_100_sweep_seeds_or_problems_each_of_8_candidates_is_picked() -> N
 
 
 @pytest.mark.parametrize("number", [1, 2, 5, 7])
-def test_seven_sweep_parts_together_test_all_of_at_most_seven_candidates(number: int) -> None:
+def test_seven_sweep_parts_test_all_of_at_most_seven_candidates(number: int) -> None:
     """Every candidate comes first in at least one of the seven parts of a sweep."""
     for m in range(20):
         firsts = [parse(f"{part}/7").ordered(problem(M=m), candidates(number))[0] for part in range(1, 8)]
         assert set(firsts) == set(candidates(number))
 
 
-def test_each_of_the_seven_parts_of_a_sweep_tests_a_different_candidate() -> None:
+def test_each_of_seven_sweep_parts_tests_a_different_candidate() -> None:
     """Each of seven sweeps over 30 candidates begins with a different candidate."""
     firsts = [parse(f"{part}/7").ordered(problem(), candidates(30))[0] for part in range(1, 8)]
 

@@ -648,7 +648,7 @@ def test_an_entry_whose_candidates_all_failed_is_a_hit_if_they_all_fail_again(se
     assert loaded.run.notes == []
 
 
-def test_an_entry_whose_candidates_all_failed_is_stale_if_one_works_now(session) -> None:
+def test_an_entry_of_failed_candidates_is_stale_if_one_works_now(session) -> None:
     """The entry says that every candidate failed. The kernel is tuned again and gets a choice."""
     first = session(is_dumping=True)
     call(copy_kernel(Refuses(TOO_LARGE)))

@@ -226,7 +226,7 @@ class Refused:
         raise LookupError("no text")
 
 
-def test_a_kernel_that_triton_cannot_compile_fails_at_every_launch(run) -> None:
+def test_a_kernel_triton_cannot_compile_fails_at_every_launch(run) -> None:
     run()
     constant = tl.constexpr(Refused())
 
@@ -291,9 +291,7 @@ ATTEMPTS = {
 @pytest.mark.usefixtures("absent_gpu")
 @pytest.mark.parametrize("make", [own_refused_kernel, refused_argument])
 @pytest.mark.parametrize("attempt", ATTEMPTS)
-def test_a_kernel_that_fails_to_compile_in_advance_keeps_no_unfinished_hash(
-    threads: int, make: Any, attempt: str
-) -> None:
+def test_a_failed_compilation_in_advance_leaves_no_partial_hash(threads: int, make: Any, attempt: str) -> None:
     kernel, functions, arguments = make()
     kwargs = {"grid": (1,), "warmup": False, **arguments}
     call = Call(kernel, ("key",), (torch.zeros(64), 64), kwargs, [])
@@ -305,7 +303,7 @@ def test_a_kernel_that_fails_to_compile_in_advance_keeps_no_unfinished_hash(
         kernel[(1,)](torch.zeros(64), 64, **arguments)
 
 
-def test_a_kernel_that_triton_refuses_to_compile_is_recorded_as_failed(run) -> None:
+def test_a_kernel_that_triton_refuses_is_recorded_as_failed(run) -> None:
     """The second launch of a refused kernel passes, as it does without the plugin."""
     if not hasattr(triton, "constexpr_function"):
         pytest.skip("this Triton refuses no kernel for a function")
@@ -325,7 +323,7 @@ SETTINGS = {"scale": 3}
 
 
 @pytest.mark.usefixtures("absent_gpu")
-def test_a_worker_that_waits_compiles_no_kernel_that_reads_a_python_global(compiled: Compiled, threads: int) -> None:
+def test_a_waiting_worker_compiles_no_kernel_that_reads_a_global(compiled: Compiled, threads: int) -> None:
     def scale():
         return SETTINGS["scale"]
 
@@ -349,7 +347,7 @@ def test_a_worker_that_waits_compiles_no_kernel_that_reads_a_python_global(compi
     assert compiled.blocks == []
 
 
-def test_an_entry_whose_choice_exceeds_the_shared_memory_is_stale(run, absent_gpu) -> None:
+def test_an_entry_is_stale_if_its_choice_exceeds_shared_memory(run, absent_gpu) -> None:
     """The device has less shared memory than at tuning time.
 
     The choice no longer compiles, and the kernel is tuned again.
@@ -375,7 +373,7 @@ def threads(request: pytest.FixtureRequest) -> int:
     return 1 if request.param == "one after the other" else 2
 
 
-def test_all_candidates_are_compiled_before_the_gpu_lock_is_taken(run, monkeypatch, threads, tmp_path) -> None:
+def test_all_candidates_are_compiled_before_the_gpu_is_locked(run, monkeypatch, threads, tmp_path) -> None:
     locks: list[bool] = []
     compiled = tmp_path / "compiled"
     measuring = Locks.measuring
@@ -463,7 +461,7 @@ class Holder(threading.Thread):
 
 
 @pytest.mark.skipif(not compiles_in_pools(), reason="this Triton compiles in no threads")
-def test_a_worker_that_waits_for_a_choice_compiles_its_candidates_meanwhile(run, compiled, tmp_path, threads) -> None:
+def test_a_worker_waiting_for_a_choice_compiles_its_candidates(run, compiled, tmp_path, threads) -> None:
     """A worker waits for another worker's tuning and compiles its candidates meanwhile. It then shares the choice."""
     tuned = run(is_dumping=True)
     call(product_kernel([config(block) for block in CONFIGS]))
@@ -502,7 +500,7 @@ def hooked_kernel(blocks: list[int], **options: Any) -> Any:
     return add
 
 
-def test_a_tuning_chooses_the_fastest_candidate_and_records_all_times(run, absent_gpu) -> None:
+def test_a_tuning_chooses_the_fastest_and_records_all_times(run, absent_gpu) -> None:
     """The entry has all times and the spread. Triton's own fields get the times of the race, too."""
     absent_gpu.times_us = {16: 5.2, 32: 4.1, 64: 9.0, 128: 900.0}
     lookups = run(is_dumping=True)
@@ -532,7 +530,7 @@ def test_each_timed_launch_follows_an_l2_flush_and_a_busy_wait(run, absent_gpu) 
     assert raced.count("wait") < raced.count("launch") / 3
 
 
-def test_the_measured_times_exclude_hooks_and_the_reset_of_tensors(run, absent_gpu) -> None:
+def test_measured_times_exclude_hooks_and_the_reset_of_tensors(run, absent_gpu) -> None:
     """Hooks, reset_to_zero and restore_value take effect before each launch of a race. Their time is not measured."""
     absent_gpu.times_us = {16: 5.0, 32: 4.0}
     seen = absent_gpu.seen
@@ -567,7 +565,7 @@ def test_the_measured_times_exclude_hooks_and_the_reset_of_tensors(run, absent_g
 
 
 @pytest.mark.parametrize("at", [1, 6])
-def test_if_one_candidate_runs_out_of_resources_the_others_are_measured(run, absent_gpu, at) -> None:
+def test_if_a_candidate_lacks_resources_the_others_are_measured(run, absent_gpu, at) -> None:
     """The candidate is recorded as failed, and the post_hook gets the error. The race goes on with the others."""
     absent_gpu.times_us = {16: 4.0, 32: 4.1}
     absent_gpu.fails = {16: (at, triton.runtime.errors.OutOfResources(9, 1, "registers"))}
@@ -586,7 +584,7 @@ def test_if_one_candidate_runs_out_of_resources_the_others_are_measured(run, abs
 
 
 @pytest.mark.parametrize("error", [RuntimeError("Triton Error [CUDA]: an illegal memory access"), KeyboardInterrupt()])
-def test_a_device_error_or_ctrl_c_stops_a_tuning_and_is_raised_in_the_test(run, absent_gpu, error) -> None:
+def test_a_device_error_or_ctrl_c_stops_a_tuning_and_is_raised(run, absent_gpu, error) -> None:
     """An illegal memory access or Ctrl-C ends the tuning, and nothing is recorded."""
     absent_gpu.fails = {32: (2, error)}
     lookups = run(is_dumping=True)
@@ -597,7 +595,7 @@ def test_a_device_error_or_ctrl_c_stops_a_tuning_and_is_raised_in_the_test(run, 
     assert not [lookup for lookup in lookups if lookup.is_tuned]
 
 
-def test_a_gpu_that_breaks_while_tuning_raises_its_error_in_the_test(run, absent_gpu) -> None:
+def test_a_gpu_that_breaks_while_tuning_raises_its_error(run, absent_gpu) -> None:
     """A candidate fails, and the device no longer works afterwards. The test gets the device's error."""
     absent_gpu.fails = {32: (2, triton.runtime.errors.OutOfResources(9, 1, "registers"))}
     kernel = hooked_kernel([16, 32])
@@ -618,7 +616,7 @@ def test_a_gpu_that_breaks_while_tuning_raises_its_error_in_the_test(run, absent
 
 
 @pytest.mark.parametrize("origin", ["argument", "attribute", "package"])
-def test_a_user_defined_benchmark_replaces_the_measuring_of_the_plugin(run, absent_gpu, monkeypatch, origin) -> None:
+def test_a_user_defined_benchmark_replaces_that_of_the_plugin(run, absent_gpu, monkeypatch, origin) -> None:
     """A benchmark from the kernel's argument, its attribute or its backend replaces the race.
 
     Its times are recorded unchanged.
@@ -664,9 +662,7 @@ def test_a_candidate_that_does_not_compile_is_recorded_as_failed(run) -> None:
 
 @pytest.mark.skipif(not compiles_in_pools(), reason="this Triton compiles in no threads")
 @pytest.mark.usefixtures("absent_gpu")
-def test_a_candidate_that_fails_in_a_compile_thread_is_compiled_again(
-    run: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_candidate_that_fails_in_a_compile_thread_is_retried(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """A candidate fails in a compile thread only.
 
     The main thread compiles it again, and no candidate is recorded as failed.
@@ -717,7 +713,7 @@ def hit(run: Any, kernel: Any, entry: Entry) -> tuple[Any, torch.Tensor]:
     return verdict, y
 
 
-def test_a_verify_run_measures_a_loaded_choice_again_and_still_uses_it(run, absent_gpu) -> None:
+def test_verify_measures_a_loaded_choice_again_and_still_uses_it(run, absent_gpu) -> None:
     """The verdict says whether another candidate is faster. The call uses the loaded choice in every case."""
     absent_gpu.times_us = {16: 10.0, 32: 20.0, 64: 40.0}
     lookups = run(is_dumping=True)
@@ -772,7 +768,7 @@ class Runnable:
         return self.fn(*args, **kwargs)
 
 
-def test_in_a_tuning_a_plain_python_function_is_called_only_to_measure_it(run, absent_gpu, threads) -> None:
+def test_a_tuned_python_function_is_called_only_to_measure_it(run, absent_gpu, threads) -> None:
     """A tuned plain Python function is called only to measure it. A hit calls the function once."""
     calls: list[Any] = []
     add = hooked_kernel([16]).fn
@@ -809,7 +805,7 @@ def test_a_tuned_lambda_is_uncacheable_because_it_has_no_name(run, absent_gpu) -
     assert [lookup.reason for lookup in lookups] == ["a lambda has no name"]
 
 
-def test_a_verify_run_does_not_measure_a_kernel_that_has_its_own_benchmark(run, absent_gpu) -> None:
+def test_verify_does_not_measure_a_kernel_with_its_own_benchmark(run, absent_gpu) -> None:
     absent_gpu.times_us = {16: 10.0, 32: 20.0}
     lookups = run(is_dumping=True)
     hooked_kernel([16, 32])[(1,)](torch.zeros(128), torch.zeros(128), 3)
@@ -819,7 +815,7 @@ def test_a_verify_run_does_not_measure_a_kernel_that_has_its_own_benchmark(run, 
     assert verdict.not_raced == "the kernel has its own benchmark"
 
 
-def test_if_triton_lacks_the_method_autotuner_bench_hits_work_with_a_note(run, absent_gpu, monkeypatch) -> None:
+def test_if_triton_lacks_autotuner_bench_a_hit_works_with_a_note(run, absent_gpu, monkeypatch) -> None:
     absent_gpu.times_us = {16: 10.0, 32: 20.0}
     lookups = run(is_dumping=True)
     hooked_kernel([16, 32])[(1,)](torch.zeros(128), torch.zeros(128), 3)
@@ -842,7 +838,7 @@ def test_if_triton_lacks_the_method_autotuner_bench_hits_work_with_a_note(run, a
     assert session.unhooked_tuners == {}, "hits need no race, so no gate fails"
 
 
-def test_a_kernel_is_uncacheable_if_a_listener_of_triton_observes_its_tuning(run, absent_gpu, monkeypatch) -> None:
+def test_a_kernel_is_uncacheable_if_a_listener_sees_its_tuning(run, absent_gpu, monkeypatch) -> None:
     """A listener in Triton's knobs.autotuning makes the lookup uncacheable."""
     seen: list[Any] = []
     lookups = run(is_dumping=True)
@@ -866,7 +862,7 @@ def copy_kernel(configs: list[Any]) -> Any:
     return copy
 
 
-def test_of_candidates_with_equal_compiled_code_only_one_is_measured(run, absent_gpu) -> None:
+def test_of_candidates_with_equal_code_only_one_is_measured(run, absent_gpu) -> None:
     """A kernel without a loop has no stages. Chance would decide which of two equal candidates is faster."""
     configs = [config(32), config(64), config(64, 3), config(64, 4)]
     configs.append(triton.Config({"BLOCK": 64}, num_warps=4, num_stages=3, pre_hook=lambda named: None))
@@ -886,7 +882,7 @@ def test_of_candidates_with_equal_compiled_code_only_one_is_measured(run, absent
     assert sorted(absent_gpu.launched[:3]) == [32, 64, 64], "the first round"
 
 
-def test_candidates_with_equal_code_but_different_grids_are_all_launched(run, absent_gpu) -> None:
+def test_candidates_with_equal_code_but_other_grids_are_launched(run, absent_gpu) -> None:
     """A heuristic value depends on the candidate and sets the grid.
 
     Both candidates are launched, although their code is equal.
@@ -914,9 +910,7 @@ def without_collector() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("way", ["all run", "loaded", "launched", "compiled", "own benchmark", "hit", "verified"])
-def test_after_a_launch_the_plugin_keeps_none_of_its_tensors_alive(
-    run, absent_gpu, threads, without_collector, way
-) -> None:
+def test_after_a_launch_the_plugin_keeps_none_of_its_tensors(run, absent_gpu, threads, without_collector, way) -> None:
     @triton.autotune(configs=[config(16), config(32), config(64)], key=["n"])
     @triton.jit
     def kernel(a, b, c, n, BLOCK: tl.constexpr, REFUSED: tl.constexpr):
@@ -950,7 +944,7 @@ def test_after_a_launch_the_plugin_keeps_none_of_its_tensors_alive(
     )
 
 
-def test_after_a_launch_that_fails_for_a_miss_the_plugin_keeps_no_tensor(run, absent_gpu, without_collector) -> None:
+def test_after_a_launch_that_fails_for_a_miss_no_tensor_is_kept(run, absent_gpu, without_collector) -> None:
     run((), on_miss="error")
     kernel = copy_kernel([config(16), config(32)])
 

@@ -37,7 +37,7 @@ def at_most_n(configs: Any, named: Any, **kwargs: Any) -> Any:
         yield triton.Config({"BLOCK": min(config.kwargs["BLOCK"], named["n"])}, num_warps=config.num_warps)
 
 
-def test_a_choice_among_candidates_that_a_pruner_creates_is_a_hit_in_a_load(session) -> None:
+def test_a_choice_among_candidates_a_pruner_creates_is_a_hit(session) -> None:
     """The pruner is a generator that makes new candidates at each call."""
     first = session(is_dumping=True)
     assert call(kernel(at_most_n), 32) == 32
@@ -47,7 +47,7 @@ def test_a_choice_among_candidates_that_a_pruner_creates_is_a_hit_in_a_load(sess
     assert loaded.outcomes == ["hit"]
 
 
-def test_an_entry_is_stale_if_the_pruner_now_creates_other_candidates(session) -> None:
+def test_an_entry_is_stale_if_the_pruner_makes_other_candidates(session) -> None:
     """The pruner makes as many candidates for another size, but different ones. The entry is stale."""
     first = session(is_dumping=True)
     call(kernel(at_most_n), 32)
@@ -78,7 +78,7 @@ def test_an_entry_is_stale_if_the_pruner_now_adds_a_candidate(session) -> None:
     assert again.outcomes == ["hit", "hit"]
 
 
-def test_if_the_pruner_returns_copies_of_some_candidates_the_choice_is_a_hit(session) -> None:
+def test_a_choice_is_a_hit_if_the_pruner_copies_some_candidates(session) -> None:
     """The pruner makes equal copies of some candidates of the list."""
     first = session(is_dumping=True)
     call(kernel(None))
@@ -101,7 +101,7 @@ def halved_if_odd(configs: Any, named: Any, **kwargs: Any) -> Any:
 
 
 @pytest.mark.parametrize("order", [(100, 101), (101, 100), (100,), (101,)])
-def test_if_a_pruner_edits_configs_choices_do_not_depend_on_the_test_order(session, order) -> None:
+def test_choices_ignore_the_test_order_if_a_pruner_edits_configs(session, order) -> None:
     """The pruner changes the candidates in place. Every test gets the same choice in any order of tests."""
 
     def choices(run: Any, numbers: tuple[int, ...]) -> list[int]:
@@ -122,7 +122,7 @@ def test_if_a_pruner_edits_configs_choices_do_not_depend_on_the_test_order(sessi
 
 
 @pytest.mark.parametrize("order", [(100, 40, 64), (40, 64, 100), (64, 100, 40)])
-def test_choices_among_pruned_candidates_do_not_depend_on_the_test_order(session, order) -> None:
+def test_choices_after_pruning_do_not_depend_on_the_test_order(session, order) -> None:
     """Each test gets the best of the candidates that the pruner left for it. A single test gets the same choice."""
 
     def early(configs: Any, named: Any, **options: Any) -> Any:
@@ -143,7 +143,7 @@ def test_choices_among_pruned_candidates_do_not_depend_on_the_test_order(session
         assert alone.outcomes == ["hit"]
 
 
-def test_a_kernel_keeps_its_choice_after_the_pruner_ran_for_another_call(session) -> None:
+def test_a_choice_is_kept_after_the_pruner_ran_for_another_call(session) -> None:
     """The pruner changes a candidate in place for a second call. The first call keeps its choice."""
     session(is_dumping=True)
     autotuner = kernel(halved_if_odd, key=("n",))
@@ -173,7 +173,7 @@ def test_a_list_shortened_by_a_pruner_is_restored_after_the_call(session) -> Non
         call(kernel(fails))
 
 
-def test_calls_whose_pruner_keeps_different_candidates_get_two_entries(session) -> None:
+def test_calls_pruned_to_different_candidates_get_two_entries(session) -> None:
     """Two calls leave different candidates to the performance model. Each call has its own entry and is a hit."""
 
     def one_warp_for_few(configs: Any, named: Any, **kwargs: Any) -> Any:
@@ -197,7 +197,7 @@ def test_calls_whose_pruner_keeps_different_candidates_get_two_entries(session) 
     assert loaded.outcomes == ["hit", "hit"]
 
 
-def test_a_pruner_that_removes_all_candidates_raises_the_error_of_triton(session) -> None:
+def test_a_pruner_that_leaves_no_candidate_raises_a_triton_error(session) -> None:
     """There is no lookup and no note."""
     first = session(is_dumping=True)
 
@@ -207,7 +207,7 @@ def test_a_pruner_that_removes_all_candidates_raises_the_error_of_triton(session
     assert (first.lookups, first.run.notes) == ([], [])
 
 
-def test_a_pruner_gets_the_config_objects_of_the_kernel_and_not_copies(session) -> None:
+def test_a_pruner_gets_the_kernels_config_objects_and_no_copies(session) -> None:
     """The pruner gets the kernel's own list and candidates, and sees itself in the kernel."""
     listed = made(16, 32, 64)
     small, _, large = listed
@@ -249,7 +249,7 @@ class DictConfig(triton.Config, dict):  # type: ignore[type-arg]
 
 
 @pytest.mark.parametrize("config_class", [SlotConfig, DictConfig])
-def test_changes_by_a_pruner_to_configs_of_a_subclass_are_undone_afterwards(session, config_class) -> None:
+def test_a_pruners_changes_to_configs_of_a_subclass_are_undone(session, config_class) -> None:
     """The candidates keep all their attributes, and lose the pruner's changes after the launch."""
     seen = []
 
@@ -277,7 +277,7 @@ def test_changes_by_a_pruner_to_configs_of_a_subclass_are_undone_afterwards(sess
     assert first.run.notes == []
 
 
-def test_a_pruner_can_permanently_change_the_configs_of_an_ignored_kernel(session) -> None:
+def test_a_pruner_permanently_changes_an_ignored_kernels_configs(session) -> None:
     """The pruner's changes stay in the kernel's list, as without the plugin."""
     session(is_dumping=True, ignore=("triton:*.copy",))
     autotuner = kernel(halved_if_odd, key=("n",))
@@ -286,7 +286,7 @@ def test_a_pruner_can_permanently_change_the_configs_of_an_ignored_kernel(sessio
     assert [config.kwargs["BLOCK"] for config in autotuner.configs] == [8, 16, 32]
 
 
-def test_after_an_error_in_the_plugin_triton_uses_the_pruned_candidates(session, monkeypatch) -> None:
+def test_after_a_plugin_error_triton_uses_the_pruned_candidates(session, monkeypatch) -> None:
     """The launch gets the candidates that it would get without the plugin."""
 
     def broken(config: Any) -> Any:
@@ -299,7 +299,7 @@ def test_after_an_error_in_the_plugin_triton_uses_the_pruned_candidates(session,
     assert ["an error of our own" in note for note in first.run.notes] == [True]
 
 
-def test_a_pruner_gets_a_tuple_if_the_configs_of_the_kernel_are_a_tuple(session) -> None:
+def test_a_pruner_gets_a_tuple_if_the_configs_are_a_tuple(session) -> None:
     """A kernel's candidates may be a tuple, which no pruner can shorten."""
     first = session(is_dumping=True)
     autotuner = kernel(lambda configs, named, **kwargs: configs[1:] if configs is listed else [])
@@ -310,7 +310,7 @@ def test_a_pruner_gets_a_tuple_if_the_configs_of_the_kernel_are_a_tuple(session)
     assert first.run.notes == []
 
 
-def test_a_pruners_new_configs_keep_edits_that_are_undone_in_the_old_configs(session) -> None:
+def test_a_pruners_new_configs_keep_edits_undone_in_the_old_ones(session) -> None:
     """The new candidates keep the change when the kernel's candidates lose it."""
 
     def halved_anew(configs: Any, named: Any, **kwargs: Any) -> Any:
@@ -325,7 +325,7 @@ def test_a_pruners_new_configs_keep_edits_that_are_undone_in_the_old_configs(ses
     assert [config.kwargs["BLOCK"] for config in autotuner.configs] == [16, 32, 64]
 
 
-def test_changing_a_config_value_from_true_to_1_in_a_pruner_is_undone(session) -> None:
+def test_a_pruners_change_of_a_value_from_true_to_1_is_undone(session) -> None:
     """A digest holds the type of a value, so ``1`` in place of ``True`` is a change."""
 
     def retyped(configs: Any, named: Any, **kwargs: Any) -> Any:

@@ -36,7 +36,7 @@ PROBLEMS = [Problem("toy", "k", (Value("M", m),), GPU) for m in range(300)]
 # Whose turn it is
 
 
-def test_verifying_a_seventh_in_each_of_seven_runs_covers_each_problem_once() -> None:
+def test_seven_verify_parts_together_cover_each_problem_once() -> None:
     parts = [
         {problem for problem in PROBLEMS if Verify(parse(f"{part}/7"), 100.0).has_turn(problem)} for part in range(1, 8)
     ]
@@ -47,7 +47,7 @@ def test_verifying_a_seventh_in_each_of_seven_runs_covers_each_problem_once() ->
 
 
 @pytest.mark.parametrize("text", ["", "10%", "0/7", "8/7", "1/0", "7", "some", "-1/7"])
-def test_an_invalid_value_of_the_option_verify_raises_a_value_error(text: str) -> None:
+def test_an_invalid_value_of_option_verify_raises_a_value_error(text: str) -> None:
     with pytest.raises(ValueError, match="expected all, or a part such as 2/7, not"):
         parse(text)
 
@@ -88,7 +88,7 @@ def race_choice(
     return verdicts[0] if verdicts else None
 
 
-def test_verifying_a_slower_choice_gives_its_loss_the_noise_and_a_new_entry() -> None:
+def test_a_slower_choice_gets_a_loss_the_noise_and_a_new_entry() -> None:
     """The verdict has the loss, the error of the measurement and an entry with the faster choice and all candidates."""
     verdict = race_choice(Gpu(), [41.2, 36.8, 50.0, 80.0])
 
@@ -100,7 +100,7 @@ def test_verifying_a_slower_choice_gives_its_loss_the_noise_and_a_new_entry() ->
     assert len(verdict.entry.candidates) == verdict.raced == 4
 
 
-def test_a_verify_run_reports_a_choice_that_is_five_percent_slower() -> None:
+def test_a_choice_that_is_five_percent_slower_is_reported() -> None:
     """At least 38 of 40 races find a loss of 5 %. At most one calls a loss of 2 % slower."""
     slower_count = {}
     for loss in (0.0, 0.02, 0.05, 0.10):
@@ -117,7 +117,7 @@ def test_a_verify_run_reports_a_choice_that_is_five_percent_slower() -> None:
     assert slower_count[0.10] == 40
 
 
-def test_verifying_a_choice_that_is_still_fastest_takes_little_time() -> None:
+def test_a_choice_that_is_still_fastest_is_verified_quickly() -> None:
     gpu = Gpu()
 
     verdict = race_choice(gpu, [20.0, *[21.0 + number for number in range(15)]])
@@ -126,7 +126,7 @@ def test_verifying_a_choice_that_is_still_fastest_takes_little_time() -> None:
     assert gpu.now_s < 0.1
 
 
-def test_a_verify_run_does_not_report_a_choice_that_was_slower_only_once() -> None:
+def test_a_choice_that_was_slower_only_once_is_not_reported() -> None:
     """Another process slows the choice during the first race only. The choice is not called slower."""
     gpu = Gpu()
 
@@ -153,7 +153,7 @@ def test_a_verify_run_does_not_report_a_choice_that_was_slower_only_once() -> No
     ],
     ids=["nothing can be launched", "only the choice can be launched", "an error before the race", "no rival"],
 )
-def test_a_verify_run_gives_the_reason_if_a_choice_cannot_be_measured(contest: Any, reason: str) -> None:
+def test_a_choice_that_cannot_be_measured_gets_a_reason(contest: Any, reason: str) -> None:
     """The race raises no error, and the choice is not called slower."""
     verdict = race_choice(Gpu(), [5.0, 6.0], **contest)
 
@@ -161,7 +161,7 @@ def test_a_verify_run_gives_the_reason_if_a_choice_cannot_be_measured(contest: A
     assert not verdict.is_slower
 
 
-def test_a_verify_run_leaves_out_a_failing_candidate_unless_it_is_the_choice() -> None:
+def test_a_failing_candidate_is_left_out_unless_it_is_the_choice() -> None:
     """If the choice itself fails, the verdict has the error and there is no race."""
 
     class OutOfResources(Exception):
@@ -185,7 +185,7 @@ def test_a_verify_run_leaves_out_a_failing_candidate_unless_it_is_the_choice() -
     assert own.not_raced == "OutOfResources: shared memory"
 
 
-def test_if_all_other_candidates_fail_a_verify_run_compares_no_choice() -> None:
+def test_if_all_other_candidates_fail_the_choice_is_not_compared() -> None:
     """All rivals fail in their launch, so the choice does not count as raced."""
 
     class OutOfResources(Exception):
@@ -204,7 +204,7 @@ def test_if_all_other_candidates_fail_a_verify_run_compares_no_choice() -> None:
     assert verdict.not_raced == "no candidate except the choice can be launched"
 
 
-def test_on_a_cpu_a_verify_run_reports_12_percent_slower_but_not_7_percent(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_on_a_cpu_12_percent_slower_is_reported_and_7_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
     """A CPU is noisier than a GPU. A loss of 7 % is within its noise, a loss of 12 % is not."""
     monkeypatch.setattr("tests.test_verify.PROBLEMS", [Problem("toy", "k", (), Device("CPU", "avx2", 8))])
 
@@ -226,7 +226,7 @@ def test_on_a_cpu_a_verify_run_reports_12_percent_slower_but_not_7_percent(monke
         {"unknown": 1},
     ],
 )
-def test_a_run_skips_a_damaged_verify_result_and_the_gate_command_rejects_it(damage: dict[str, Any]) -> None:
+def test_a_run_skips_a_damaged_result_and_the_gate_rejects_it(damage: dict[str, Any]) -> None:
     """A run leaves it out. The gate over many processes reports it."""
     event = build_verdict_event(Verdict(raced=2, seconds=1.0), Lookup(Identity(PROBLEMS[0], ())))
     damaged = replace(event, data={**event.data, **damage})
@@ -239,7 +239,7 @@ def test_a_run_skips_a_damaged_verify_result_and_the_gate_command_rejects_it(dam
 # The gate
 
 
-def test_if_verify_time_runs_out_the_gate_on_slower_choices_names_its_option() -> None:
+def test_if_the_time_runs_out_the_gate_names_the_option_to_raise() -> None:
     """The failure names the setting to raise, although another choice had another reason."""
     rows = tuple(ProblemRow(problem, Outcome.HIT) for problem in PROBLEMS[:2])
     lookups = [Lookup(Identity(row.problem, ())) for row in rows]
@@ -269,7 +269,7 @@ NOT_RACED = "the speed of the autotune choices was not checked: no choice was ra
         ({"loaded": ()}, "", NOT_RACED),
     ],
 )
-def test_a_complete_run_without_any_hit_fails_the_gate_on_slower_choices(
+def test_the_gate_on_slower_choices_fails_a_run_without_a_hit(
     changes: dict[str, Any], failure: str, skip_reason: str
 ) -> None:
     """The gate fails if the whole suite ran, as the gate on misses does if no test looked up an entry.
@@ -284,7 +284,7 @@ def test_a_complete_run_without_any_hit_fails_the_gate_on_slower_choices(
     assert (section.gate.failure, section.gate.skip_reason) == (failure, skip_reason)
 
 
-def test_a_verify_report_does_not_say_passed_if_no_choice_was_compared() -> None:
+def test_a_report_does_not_say_passed_if_no_choice_was_compared() -> None:
     """The gate on misses has passed, and no choice was raced for the limit on drift."""
     hit = result(loaded=(("c", 1),), rows=(ProblemRow(PROBLEMS[0], Outcome.HIT),), gate=Gate(limit="0"))
     section = Verify(ALL_PROBLEMS, 1.0, Limit.parse("0")).build_section(hit)
@@ -294,7 +294,7 @@ def test_a_verify_report_does_not_say_passed_if_no_choice_was_compared() -> None
     assert (verdict.state, verdict.reason) == ("unjudged", NOT_RACED)
 
 
-def test_a_verify_run_counts_hits_that_their_tuner_cannot_measure_again() -> None:
+def test_a_run_counts_hits_that_their_tuner_cannot_measure_again() -> None:
     entry = Entry(PROBLEMS[0], (), candidate(0))
 
     section = Verify(ALL_PROBLEMS, 1.0).build_section(

@@ -178,7 +178,7 @@ def test_xla_counts_a_miss_for_a_fusion_without_an_entry(run: Callable[..., XlaR
 
 
 @new_format
-def test_xla_counts_misses_for_entries_of_another_backend_version(run: Callable[..., XlaRun], tmp_path: Path) -> None:
+def test_xla_counts_entries_of_another_backend_version_as_misses(run: Callable[..., XlaRun], tmp_path: Path) -> None:
     stale = [new_entry(hlo, codegen="deadbeefdeadbeef", version="old") for hlo in (*REDUCTIONS, DOT)]
 
     xla_run = run(cache(tmp_path / "cache.textproto", stale))
@@ -199,9 +199,7 @@ def test_xla_counts_hits_for_entries_of_another_codegen_version(run: Callable[..
 
 
 @new_format
-def test_if_two_caches_are_loaded_xla_uses_the_entries_of_the_last_one(
-    run: Callable[..., XlaRun], tmp_path: Path
-) -> None:
+def test_of_two_loaded_caches_xla_uses_entries_of_the_last_one(run: Callable[..., XlaRun], tmp_path: Path) -> None:
     """The first cache has stale entries for the same fusions. XLA uses the entries of the second cache."""
     stale = [new_entry(hlo, codegen="deadbeefdeadbeef", version="old") for hlo in (*REDUCTIONS, DOT)]
     current = [new_entry(hlo) for hlo in (*REDUCTIONS, DOT)]
@@ -211,9 +209,7 @@ def test_if_two_caches_are_loaded_xla_uses_the_entries_of_the_last_one(
     assert (xla_run.hits, xla_run.misses) == (4, 0)
 
 
-def test_xla_with_the_flag_for_the_old_format_hits_entries_of_that_format(
-    run: Callable[..., XlaRun], tmp_path: Path
-) -> None:
+def test_xla_with_the_old_format_flag_hits_old_format_entries(run: Callable[..., XlaRun], tmp_path: Path) -> None:
     empty = cache(tmp_path / "empty.pb", [])
     missed = run(empty, "--autotune-tuners=xla", flags=LEGACY_FLAG)
     assert (missed.hits, len(missed.keys)) == (0, 4)
@@ -237,9 +233,7 @@ def test_xla_with_the_flag_for_the_old_format_hits_entries_of_that_format(
 
 @new_format
 @pytest.mark.parametrize("name", ["results.pb", "results.textproto"])
-def test_a_flag_of_xla_can_load_a_cache_that_was_converted_for_xla(
-    run: Callable[..., XlaRun], tmp_path: Path, name: str
-) -> None:
+def test_xla_loads_a_converted_cache_by_its_own_flag(run: Callable[..., XlaRun], tmp_path: Path, name: str) -> None:
     entries = [new_entry(hlo) for hlo in (*REDUCTIONS, DOT)]
     cache(tmp_path / "cache.textproto", entries)
     assert convert(tmp_path / "cache.textproto", tmp_path / name, "--to=xla").returncode == 0
@@ -252,9 +246,7 @@ def test_a_flag_of_xla_can_load_a_cache_that_was_converted_for_xla(
 
 
 @new_format
-def test_xla_without_the_flag_for_the_old_format_misses_entries_of_it(
-    run: Callable[..., XlaRun], tmp_path: Path
-) -> None:
+def test_xla_without_the_old_format_flag_misses_those_entries(run: Callable[..., XlaRun], tmp_path: Path) -> None:
     description = "CUDA: 9.0, Cores: 132, DNN version: 9.10.0"
 
     xla_run = run(cache(tmp_path / "cache.textproto", [legacy_entry(description, "{ dot }", 52)]))
