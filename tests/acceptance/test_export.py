@@ -127,9 +127,9 @@ UNTIMED = 'PRUNE["early_config_prune"].do_bench'
 
 
 @pytest.mark.parametrize(
-    ("plain", "with_pick", "do_bench", "all_blocks", "n2"),
-    [("None", PICK, "None", 4, []), (OWN, BOTH, "None", 3, ["-pxdist", "-n2"]), ("None", PICK, UNTIMED, 4, [])],
-    ids=["alone", "composed, with workers", "untimed"],
+    ("plain", "with_pick", "do_bench", "all_blocks", "distribution"),
+    [("None", PICK, "None", 4, []), (OWN, BOTH, "None", 3, ["-pxdist", "-n1"]), ("None", PICK, UNTIMED, 4, [])],
+    ids=["alone", "composed, with a worker", "untimed"],
 )
 def test_an_exported_module_makes_choices_only_in_runs_without_the_plugin(
     serial_suite: Suite,
@@ -138,9 +138,9 @@ def test_an_exported_module_makes_choices_only_in_runs_without_the_plugin(
     with_pick: str,
     do_bench: str,
     all_blocks: int,
-    n2: list[str],
+    distribution: list[str],
 ) -> None:
-    if n2:
+    if distribution:
         pytest.importorskip("xdist")
     monkeypatch.setenv("TRITON_INTERPRET", "1")
     suite = serial_suite
@@ -155,7 +155,7 @@ def test_an_exported_module_makes_choices_only_in_runs_without_the_plugin(
 
     suite.load("--autotune-dump=again.textproto", "--autotune-on-miss=error").assert_outcomes(passed=3)
     assert (suite.folder / "again.textproto").read_text() == suite.cache.read_text()
-    report = suite.report("--autotune-dump=anew.textproto", *n2)
+    report = suite.report("--autotune-dump=anew.textproto", *distribution)
     assert [len(row["candidates"]) for row in report["lookups"]] == [all_blocks] * 2
     assert digests(suite.folder / "anew.textproto") == digests(suite.cache)
     swept = [suite.report(f"--autotune-sweep={part}/3")["lookups"] for part in (1, 2)]
