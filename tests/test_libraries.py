@@ -308,7 +308,7 @@ def kernel(x):
 
 @pytest.mark.parametrize("used", ["MIXED", "Pair(1)", "Tile()"])
 def test_a_constant_among_mutable_values_is_part_of_the_source(machine: Machine, used: str) -> None:
-    """The constant and the mutable values are items of one tuple."""
+    """The kernel reads the constant from a tuple or from the defaults of a named tuple."""
     digests = []
     for number, width in enumerate((1, 2, 2)):
         machine.write("project", **{f"lib_kernels{number}": VALUES.format(width=width, used=used)})
