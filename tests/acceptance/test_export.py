@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -89,14 +90,54 @@ def write(suite: Suite, prune: str, arguments: dict[str, str] = PLAIN, do_bench:
     suite.pytester.makepyfile(lib=LIBRARY.format(prune=prune, do_bench=do_bench, **arguments), test_lib=TESTS)
 
 
-def in_production(suite: Suite, script: str = IN_PRODUCTION) -> str:
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=suite.folder)
-    assert done.returncode == 0, done.stderr
-    return done.stdout.strip()
+#: A program that imports torch and Triton once, and nothing of pytest. It runs each script that it reads in a child.
+SERVER = """
+import atexit, json, os, sys, traceback
+import torch, triton.language, triton.runtime.interpreter
+
+for line in sys.stdin:
+    folder, script = json.loads(line)
+    if os.fork() == 0:
+        os.chdir(folder)
+        for number, name in ((1, "output"), (2, "errors")):
+            os.dup2(os.open(name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), number)
+        status = 0
+        try:
+            exec(script, {"__name__": "__main__"})
+        except BaseException:
+            traceback.print_exc()
+            status = 1
+        atexit._run_exitfuncs()
+        sys.stdout.flush()
+        os._exit(status)
+    print(os.waitstatus_to_exitcode(os.wait()[1]), flush=True)
+"""
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[subprocess.Popen[str]]:
+    """The process for all scripts of this file. An import of torch and Triton takes two seconds of a core."""
+    environment = {**os.environ, "TRITON_INTERPRET": "1"}
+    command = [sys.executable, "-c", SERVER]
+    with subprocess.Popen(
+        command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        yield process
+        process.kill()
+
+
+def in_production(server: subprocess.Popen[str], suite: Suite, script: str = IN_PRODUCTION) -> str:
+    """Run a script in the suite's folder, with Triton's interpreter and without pytest, and return its output."""
+    assert server.stdin is not None
+    assert server.stdout is not None
+    print(json.dumps([str(suite.folder), script]), file=server.stdin, flush=True)
+    status = int(server.stdout.readline())
+    assert status == 0, (suite.folder / "errors").read_text()
+    return (suite.folder / "output").read_text().strip()
 
 
 def test_a_test_run_lists_the_misses_that_were_logged_in_production(
-    serial_suite: Suite, monkeypatch: pytest.MonkeyPatch
+    serial_suite: Suite, server: subprocess.Popen[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TRITON_INTERPRET", "1")
     monkeypatch.setattr(Autotuner, "prune_configs", Autotuner.prune_configs)  # undoes what use() puts there
@@ -106,7 +147,7 @@ def test_a_test_run_lists_the_misses_that_were_logged_in_production(
     use = f"__import__('pytest_autotune').use('lib', {str(suite.cache)!r}, report='misses.jsonl')"
 
     script = "print(lib.copy(100), lib.copy(50), lib.copy(77), lib.copy(77), lib.BENCHED, len(loaded.misses))"
-    output = in_production(suite, f"import lib; loaded = {use}; {script}")
+    output = in_production(server, suite, f"import lib; loaded = {use}; {script}")
     assert output == "64 64 32 32 [] 1"
 
     write(suite, f"{use} and {OWN}", ANY)
@@ -133,6 +174,7 @@ UNTIMED = 'PRUNE["early_config_prune"].do_bench'
 )
 def test_an_exported_module_makes_choices_only_in_runs_without_the_plugin(
     serial_suite: Suite,
+    server: subprocess.Popen[str],
     monkeypatch: pytest.MonkeyPatch,
     plain: str,
     with_pick: str,
@@ -150,7 +192,7 @@ def test_an_exported_module_makes_choices_only_in_runs_without_the_plugin(
 
     once = [int(part) for part in triton.__version__.split(".")[:2]] < [3, 8] and do_bench == "None"
     write(suite, with_pick, do_bench=do_bench)
-    assert in_production(suite) == ("[64] []" if once else "[] []")
+    assert in_production(server, suite) == ("[64] []" if once else "[] []")
     suite.run().assert_outcomes(passed=3)  # where no GPU is, each kind of benchmark is that of the interpreter
 
     suite.load("--autotune-dump=again.textproto", "--autotune-on-miss=error").assert_outcomes(passed=3)
@@ -163,7 +205,7 @@ def test_an_exported_module_makes_choices_only_in_runs_without_the_plugin(
 
 
 def test_triton_tunes_a_problem_that_the_exported_module_lacks(
-    serial_suite: Suite, monkeypatch: pytest.MonkeyPatch
+    serial_suite: Suite, server: subprocess.Popen[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TRITON_INTERPRET", "1")
     suite = serial_suite
@@ -179,12 +221,12 @@ def test_triton_tunes_a_problem_that_the_exported_module_lacks(
     unknown = (
         f"{IN_PRODUCTION}\n{as_on_a_gpu}\nwarnings.simplefilter('ignore')\ntriton.runtime.driver.set_active({driver})\n"
     )
-    output = in_production(suite, f"{unknown}print(lib.copy(77), lib.BENCHED, lib.copy(50), lib.BENCHED)")
+    output = in_production(server, suite, f"{unknown}print(lib.copy(77), lib.BENCHED, lib.copy(50), lib.BENCHED)")
     assert output.splitlines()[1] == "64 [16, 32, 64, 128] 64 [16, 32, 64, 128]"
 
 
 def test_under_the_triton_interpreter_an_export_for_gpus_needs_no_tuning(
-    serial_suite: Suite, monkeypatch: pytest.MonkeyPatch
+    serial_suite: Suite, server: subprocess.Popen[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A laptop can run a library whose choices are for GPUs alone. Nothing is measured there."""
     monkeypatch.setenv("TRITON_INTERPRET", "1")
@@ -197,7 +239,7 @@ def test_under_the_triton_interpreter_an_export_for_gpus_needs_no_tuning(
     write(suite, PICK, do_bench=UNTIMED)
 
     output = in_production(
-        suite, "import lib, warnings; warnings.simplefilter('error'); print(lib.copy(100), lib.BENCHED)"
+        server, suite, "import lib, warnings; warnings.simplefilter('error'); print(lib.copy(100), lib.BENCHED)"
     )
 
     assert output == "16 []"
