@@ -102,16 +102,17 @@ def test_an_incomplete_run_renames_no_entries_of_a_moved_kernel(a_suite: Suite) 
     output.no_fnmatch_line("Re-run with *")
 
 
-def test_a_copy_of_a_kernel_is_a_miss_while_the_original_still_exists(a_suite: Suite) -> None:
-    """The original kernel still exists, so its entries keep their name."""
-    both = "import new\nimport old\ndef test_new(): new.launch(10)\ndef test_old():\n old.launch(10)\n old.launch(20)\n"
+@pytest.mark.parametrize("old_sizes", [(10, 20), (20,)])
+def test_a_copy_of_a_kernel_is_a_miss_while_the_original_still_exists(
+    a_suite: Suite, old_sizes: tuple[int, ...]
+) -> None:
+    """The original kernel still exists, so its entries keep their name, also those for other sizes."""
+    launches = "".join(f" old.launch({size})\n" for size in old_sizes)
+    both = f"import new\nimport old\ndef test_new(): new.launch(10)\ndef test_old():\n{launches}"
     rewritten(a_suite, {"new": LIBRARY, "test_op": both})
 
     report = a_suite.report("--autotune-load=cache.textproto", "--autotune-dump=cache.textproto")
 
-    assert [(row["kernel"], row["outcome"]) for row in report["lookups"]] == [
-        ("new.copy", "miss"),
-        ("old.copy", "hit"),
-        ("old.copy", "hit"),
-    ]
+    outcomes = [(row["kernel"], row["outcome"]) for row in report["lookups"]]
+    assert outcomes == [("new.copy", "miss"), *[("old.copy", "hit")] * len(old_sizes)]
     assert sorted(kernels(a_suite)) == ["new.copy", "old.copy", "old.copy"]

@@ -163,6 +163,17 @@ def test_update_prune_keeps_entries_that_a_simultaneous_run_wrote() -> None:
     assert summary.merged.counts_text == "1 added, 1 unchanged"
 
 
+def test_a_recovered_tuning_does_not_replace_a_choice_in_the_file() -> None:
+    """The file's choice may be newer than the killed run, for example from a pull."""
+    pulled, recovered = entry(problem(), "b"), entry(problem(), "a", a=1.0)
+    began = beginning(dump_entries=(pulled,))
+
+    summary = finished(began, collected(recovered_lookups=(searched(recovered),)), plan=FileDump())
+
+    assert summary.merged.cache.entries == (pulled,)
+    assert summary.recovered_count == 0
+
+
 def test_a_run_with_a_hit_keeps_the_choice_that_a_simultaneous_run_retuned() -> None:
     loaded, retuned = entry(problem(), "a"), entry(problem(), "b")
     began = beginning(loaded, dump_entries=(loaded,))
@@ -170,6 +181,24 @@ def test_a_run_with_a_hit_keeps_the_choice_that_a_simultaneous_run_retuned() -> 
     summary = finish_at(began, collected(hit(loaded)), Cache((retuned,)), RunRequest(FileDump()))
 
     assert summary.merged.cache.entries == (retuned,)
+
+
+def test_a_hit_and_a_simultaneous_run_keep_the_compiled_variants_of_both() -> None:
+    used, written = (replace(entry(problem(), "a"), compiled=(text,)) for text in ("n=64", "n=32"))
+
+    summary = finish_at(beginning(), collected(hit(used)), Cache((written,)), RunRequest(FileDump()))
+
+    assert summary.merged.cache.entries[0].compiled == ("n=32", "n=64")
+
+
+def test_a_hit_stays_if_a_simultaneous_run_only_recorded_a_failure() -> None:
+    loaded = entry(problem(), "a")
+    failed = replace(loaded, choice=None, candidates=(Candidate(failed="boo"),))
+    began = beginning(loaded, dump_entries=(loaded,))
+
+    summary = finish_at(began, collected(hit(loaded)), Cache((failed,)), RunRequest(FileDump()))
+
+    assert summary.merged.cache.entries == (loaded,)
 
 
 def test_a_tuning_does_not_remove_an_entry_of_a_simultaneous_run() -> None:

@@ -19,6 +19,7 @@ from pytest_autotune.cache.merge import MergeResult, MergeRules, have_same_resul
 from pytest_autotune.cache.model import Cache, Device, Entry, Identity, Problem
 from pytest_autotune.cache.ties import MeasuredEntry
 from pytest_autotune.run.lookup import Lookup, Outcome, Policy
+from pytest_autotune.run.request import select_lacking
 from pytest_autotune.run.result import RunResult
 from pytest_autotune.run.rows import build_rows
 from pytest_autotune.run.settle import InitialCaches, SettledRun
@@ -108,7 +109,7 @@ def _keep_entries(settled: SettledRun, dump_cache: Cache) -> KeptEntries:
     used_entries = [entry for entry in used_entries if entry.identity not in dropped]
     if plan.writes:
         entries_of_other_runs = _list_entries_of_other_runs(run.initial.dump_cache, dump_cache)
-        used_entries = _replace_same_identities(used_entries, entries_of_other_runs)
+        used_entries = _replace_other_results(used_entries, entries_of_other_runs)
         used_entries += _list_entries_of_modes(settled, selected.current)
     rules = plan.build_rules(run.is_complete)
     merged = merge_run(base, collect_measurements(selected.current), used_entries, dropped, rules)
@@ -119,7 +120,7 @@ def _keep_entries(settled: SettledRun, dump_cache: Cache) -> KeptEntries:
 
 
 def add_recovered(cache: Cache, recovered: Sequence[Lookup], keeps_candidates: bool = False) -> Cache:
-    """Return a cache with the entries of killed runs, as if these runs had added them.
+    """Return a cache with the entries of killed runs that it lacks, as if these runs had added them.
 
     The cache's entries with other fingerprints stay, because a killed run did not ask for all entries that it needs. A
     later run that measures the problem removes them.
@@ -127,10 +128,11 @@ def add_recovered(cache: Cache, recovered: Sequence[Lookup], keeps_candidates: b
     :param recovered: the tunings of killed runs.
     :param keeps_candidates: keep every candidate of an entry that has a choice.
     """
-    if not recovered:
+    lacking_lookups = select_lacking(recovered, cache)
+    if not lacking_lookups:
         return cache
     rules = MergeRules(keep_candidates=keeps_candidates, keep_other_fingerprints=True)
-    return merge_run(cache, collect_measurements(recovered), rules=rules).cache
+    return merge_run(cache, collect_measurements(lacking_lookups), rules=rules).cache
 
 
 def _count_recovered(settled: SettledRun, selected: _SelectedLookups, merged_cache: Cache) -> int:
@@ -215,10 +217,10 @@ def _list_unanswered_entries(lookups: Sequence[Lookup], base: Cache) -> list[Ent
 
 
 def _list_entries_of_other_runs(cache_before: Cache, cache_now: Cache) -> list[Entry]:
-    """Return the entries that other runs have written into the dump path since this run began.
+    """Return the entries with a choice that other runs have written into the dump path since this run began.
 
-    Such a run has just tuned the problem. Its entry stays, unless this run has tuned the same identity. The merge must
-    not take it for an entry of older code.
+    Such an entry stays, unless this run has tuned the same identity: its choice is newer than the entry that this run
+    used, and the merge must not take it for an entry of older code.
 
     :param cache_before: the content of the dump path when this run began.
     :param cache_now: the content of the dump path now.
@@ -226,16 +228,26 @@ def _list_entries_of_other_runs(cache_before: Cache, cache_now: Cache) -> list[E
     entries_before = {entry.identity: entry for entry in cache_before.entries}
     entries_of_other_runs = []
     for entry in cache_now.entries:
+        if entry.is_failure:
+            # The cause of the failure may be transient, so it replaces no used entry.
+            continue
         entry_before = entries_before.get(entry.identity)
         if entry_before is None or not have_same_result(entry, entry_before):
             entries_of_other_runs.append(entry)
     return entries_of_other_runs
 
 
-def _replace_same_identities(entries: Sequence[Entry], replacements: Sequence[Entry]) -> list[Entry]:
-    """Return the replacements, and the entries whose identity no replacement has."""
-    replaced_identities = {entry.identity for entry in replacements}
-    kept_entries = [entry for entry in entries if entry.identity not in replaced_identities]
+def _replace_other_results(entries: Sequence[Entry], replacements: Sequence[Entry]) -> list[Entry]:
+    """Return the replacements, and the entries of which no replacement has the identity with another result.
+
+    An entry with the same result stays, too, because it has the specializations of this run.
+    """
+    replacement_by_identity = {entry.identity: entry for entry in replacements}
+    kept_entries = []
+    for entry in entries:
+        replacement = replacement_by_identity.get(entry.identity)
+        if replacement is None or have_same_result(entry, replacement):
+            kept_entries.append(entry)
     return [*kept_entries, *replacements]
 
 

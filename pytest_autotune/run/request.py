@@ -196,20 +196,9 @@ class FileDump(DumpPlan):
     def select_recovered(
         self, lookups: Iterable[Lookup], file_identities: Collection[Identity], dump_cache: Cache
     ) -> list[Lookup]:
-        """Return the tunings of killed runs that belong to the cache; see :class:`DumpPlan`.
-
-        With ``--autotune-update=new``, a tuning is left out if the dump path has an entry of the same identity. An
-        entry with another fingerprint of the same problem does not count: the tuning is added beside it.
-        """
-        protected_identities: set[Identity] = set()
-        if self.only_adds:
-            protected_identities = {entry.identity for entry in dump_cache.entries}
-        selected_lookups = []
-        for lookup in lookups:
-            if lookup.identity in protected_identities or self._belongs_to_test_cache(lookup, file_identities):
-                continue
-            selected_lookups.append(lookup)
-        return selected_lookups
+        """Return the tunings of killed runs that belong to the cache; see :class:`DumpPlan`."""
+        lacking_lookups = select_lacking(lookups, dump_cache)
+        return [lookup for lookup in lacking_lookups if not self._belongs_to_test_cache(lookup, file_identities)]
 
     def _belongs_to_test_cache(self, lookup: Lookup, file_identities: Collection[Identity]) -> bool:
         """Whether the entry of a lookup belongs only to the cache that its test loads for itself.
@@ -258,6 +247,20 @@ class SharedDump(FileDump):
     def build_rules(self, is_complete: bool) -> MergeRules:
         """Return the rules of the merge. Entries with other fingerprints stay: runs of other code use them."""
         return replace(super().build_rules(is_complete), keep_other_fingerprints=True)
+
+
+def select_lacking(recovered: Iterable[Lookup], cache: Cache) -> list[Lookup]:
+    """Return the tunings of killed runs that a cache lacks: it has no choice of the same identity.
+
+    If the cache has a choice, the choice may be newer than the killed run, for example from a pull. It stays, unless
+    the killed run rejected the choice that it found.
+    """
+    chosen_identities = {entry.identity for entry in cache.entries if not entry.is_failure}
+    lacking_lookups = []
+    for lookup in recovered:
+        if lookup.has_rejected_entry or lookup.identity not in chosen_identities:
+            lacking_lookups.append(lookup)
+    return lacking_lookups
 
 
 def _without_kernel_name(entry: Entry) -> Identity:

@@ -151,8 +151,7 @@ def with_facts_of_run(
     :param events: the events that are no lookups. Those with specializations count.
     :param replaces_specializations: an entry loses its earlier specializations if this run has any for it.
     """
-    asked_problems = {lookup.problem for lookup in lookups}
-    asked_kernels = {problem.name for problem in asked_problems}
+    asked_kernels = {lookup.problem.name for lookup in lookups}
     tunings_by_identity = _collect_outer_tunings(lookups)
     specializations_by_entry = _collect_specializations(events)
     changed_lookups = []
@@ -166,7 +165,7 @@ def with_facts_of_run(
         specializations = specializations_by_entry.get(entry.identity.digest)
         if specializations is not None:
             entry = _with_specializations(entry, specializations, replaces_specializations)
-        changed_lookups.append(_without_false_rename(lookup.with_entry(entry), asked_problems))
+        changed_lookups.append(_without_false_rename(lookup.with_entry(entry), asked_kernels))
     return changed_lookups
 
 
@@ -220,7 +219,7 @@ def _with_specializations(entry: Entry, new_texts: Set[str], replaces_specializa
     return replace(entry, compiled=tuple(sorted(texts)[:MAX_SPECIALIZATIONS]))
 
 
-def _without_false_rename(lookup: Lookup, asked_problems: Set[Problem]) -> Lookup:
+def _without_false_rename(lookup: Lookup, asked_kernels: Set[str]) -> Lookup:
     """Return a lookup as a miss if it used the entry of a kernel that still exists.
 
     When the lookup took place, nothing had asked for the entry's kernel yet. The lookup's own kernel, which has the
@@ -228,13 +227,13 @@ def _without_false_rename(lookup: Lookup, asked_problems: Set[Problem]) -> Looku
     kernels exist, and each needs an entry. The choice was good in any case: source, candidates, key and device of both
     kernels are equal.
 
-    :param asked_problems: the problems that this run asked for.
+    :param asked_kernels: the kernels of all lookups, as ``tuner:kernel``.
     """
     old_entry = lookup.renamed_from_entry
     if old_entry is None:
         # The lookup used the entry of its own kernel, or none.
         return lookup
-    if old_entry.problem not in asked_problems:
+    if old_entry.problem.name not in asked_kernels:
         # No test asks for the old name, so the kernel was renamed.
         return lookup
     reason = f"no entry; used the entry of {old_entry.problem.kernel}, which has the same source"
