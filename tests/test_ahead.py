@@ -31,7 +31,7 @@ H200, H100 = Device("NVIDIA H200", "sm_90", 132), Device("NVIDIA H100 80GB HBM3"
         ([], None, None),
     ],
 )
-def test_the_gpu_type_is_found_only_if_all_visible_gpus_have_one_type(
+def test_the_gpu_type_is_known_only_if_all_visible_gpus_share_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, models: list[str], visible: str | None, expected: Device | None
 ) -> None:
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
@@ -87,7 +87,7 @@ def endless() -> None:
     endless()
 
 
-def test_kernels_that_test_functions_use_are_listed_in_test_order() -> None:
+def test_kernels_that_tests_use_are_listed_in_test_order() -> None:
     def kernels(*tests: tuple[object, ...]) -> list[object]:
         return [kernel for kernel in list_reached(tests) if type(kernel) is Kernel]
 
@@ -96,7 +96,7 @@ def test_kernels_that_test_functions_use_are_listed_in_test_order() -> None:
     assert kernels() == []
 
 
-def test_searching_tests_for_kernels_reads_no_attribute_of_proxy_objects() -> None:
+def test_searching_for_kernels_reads_no_attribute_of_a_proxy() -> None:
     class Proxy:
         def __getattribute__(self, name: str) -> Any:
             pytest.fail(f"asked for {name}")
@@ -110,7 +110,7 @@ def test_searching_tests_for_kernels_reads_no_attribute_of_proxy_objects() -> No
     assert list(list_reached([(Proxy(), Other(), TypeVar("T"))]))
 
 
-def test_the_report_sums_up_kernels_that_processes_compiled_before_the_tests() -> None:
+def test_report_sums_up_kernels_that_processes_compiled_early() -> None:
     data = [
         {"kernels": 2, "seconds": 1.25, "failed": 1, "reason": "ValueError: no"},
         {"kernels": 1, "seconds": 0.5, "failed": 0, "reason": ""},

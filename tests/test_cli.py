@@ -81,7 +81,7 @@ def entries_of(path: str) -> set[Entry]:
 # show
 
 
-def test_the_show_command_prints_a_table_for_each_kernel_and_device(run: Run) -> None:
+def test_show_prints_a_table_for_each_kernel_and_device(run: Run) -> None:
     """A table begins with the smallest sizes. Key values that are equal in all rows stand in its title."""
     write("a.pb", entry(1024, 128, 12.25), entry(64), entry(64, device=A100), entry(64, kernel="lib.mul"))
 
@@ -118,7 +118,7 @@ def test_the_show_command_prints_a_table_for_each_kernel_and_device(run: Run) ->
         (["--device=NVIDIA H*"], {"lib.add", "mm"}),
     ],
 )
-def test_show_command_with_option_kernel_or_device_lists_only_matching_rows(
+def test_show_options_kernel_and_device_list_only_matching_rows(
     run: Run, options: Sequence[str], kernels: set[str]
 ) -> None:
     write("a.textproto", entry(), entry(kernel="lib.mul", device=A100), template("ExternKernel mm"))
@@ -129,7 +129,7 @@ def test_show_command_with_option_kernel_or_device_lists_only_matching_rows(
     assert {re.split("[ :]+", line)[2] for line in lines[2:-2]} == kernels
 
 
-def test_the_show_command_names_an_inductor_template_without_its_hash(run: Run) -> None:
+def test_show_names_an_inductor_template_without_its_hash(run: Run) -> None:
     write("a.textproto", template("ExternKernel mm", "TritonTemplate triton_mm: BLOCK_M=64"))
 
     lines = run("show", "a.textproto")[1]
@@ -138,7 +138,7 @@ def test_the_show_command_names_an_inductor_template_without_its_hash(run: Run) 
     assert "digest" not in "\n".join(lines)
 
 
-def test_show_command_adds_source_hashes_if_a_problem_has_two_entries(run: Run) -> None:
+def test_show_adds_source_hashes_if_a_problem_has_two_entries(run: Run) -> None:
     write("a.textproto", entry(source="1"), entry(source="2", block=64))
 
     assert [line.split() for line in run("show", "a.textproto")[1][2:4]] == [
@@ -147,7 +147,7 @@ def test_show_command_adds_source_hashes_if_a_problem_has_two_entries(run: Run) 
     ]
 
 
-def test_show_command_with_option_summary_has_a_row_per_kernel_and_device(run: Run) -> None:
+def test_show_option_summary_has_a_row_per_kernel_and_device(run: Run) -> None:
     write("a.textproto", entry(1), entry(2), entry(device=A100))
 
     rows = [re.sub(" {2,}", " | ", line) for line in run("show", "--summary", "a.textproto")[1]]
@@ -155,7 +155,7 @@ def test_show_command_with_option_summary_has_a_row_per_kernel_and_device(run: R
     assert rows[3] == " | triton:lib.add | nvidia-h200-sm90-132 | 2 | 3 s"
 
 
-def test_show_command_lists_existing_kernels_or_devices_if_none_matches(run: Run) -> None:
+def test_show_lists_existing_kernels_or_devices_if_none_matches(run: Run) -> None:
     write("a.textproto", entry(1), entry(2))
 
     assert run("show", "a.textproto", "--kernel=matmul")[0] == 1
@@ -164,7 +164,7 @@ def test_show_command_lists_existing_kernels_or_devices_if_none_matches(run: Run
 
 
 @pytest.mark.parametrize("command", [["show"], ["git-textconv"], ["diff", "empty.textproto"]])
-def test_commands_print_control_characters_of_a_cache_file_escaped(run: Run, command: list[str]) -> None:
+def test_commands_escape_control_characters_of_a_cache_file(run: Run, command: list[str]) -> None:
     hostile = "\x1b]0;owned\x07\n::error::\u202e\x7f"
     device = Device(hostile, hostile, 1)
     bad = Entry(
@@ -185,7 +185,7 @@ def test_commands_print_control_characters_of_a_cache_file_escaped(run: Run, com
 # diff
 
 
-def test_diff_command_prints_counts_and_a_row_for_each_changed_entry(run: Run) -> None:
+def test_diff_prints_counts_and_a_row_for_each_changed_entry(run: Run) -> None:
     write("old.pb", entry(1), entry(2), entry(3), entry(device=A100))
     write("new.textproto", entry(1, time_us=11.0), entry(2, block=64), entry(3, source="t"), entry(4))
 
@@ -216,7 +216,7 @@ def test_diff_command_names_the_functions_whose_source_changed(run: Run) -> None
     assert "(relu)" in "\n".join(run("diff", "old.textproto", "new.textproto")[1])
 
 
-def test_diff_command_with_the_option_exit_code_exits_with_1_if_files_differ(run: Run) -> None:
+def test_diff_with_option_exit_code_exits_with_1_if_files_differ(run: Run) -> None:
     write("old.textproto", entry())
     write("new.textproto", entry(block=64))
 
@@ -225,7 +225,7 @@ def test_diff_command_with_the_option_exit_code_exits_with_1_if_files_differ(run
     assert run("diff", "--exit-code", "old.textproto", "old.textproto")[0] == 0
 
 
-def test_diff_command_prints_one_row_for_entries_that_differ_only_in_version(run: Run) -> None:
+def test_diff_gives_one_row_to_entries_changed_only_in_version(run: Run) -> None:
     of = {
         version: [replace(entry(m), versions=Versions.parse(f"triton {version}")) for m in range(58)]
         for version in "34"
@@ -243,7 +243,7 @@ def test_diff_command_prints_one_row_for_entries_that_differ_only_in_version(run
     ]
 
 
-def test_diff_command_in_markdown_shows_only_parameters_that_changed(run: Run) -> None:
+def test_diff_command_in_markdown_shows_only_changed_parameters(run: Run) -> None:
     def wide(m: int, block: int) -> Entry:
         params = (Value("BLOCK", block), *(Value(f"a_param_with_a_long_name_{number}", 1) for number in range(9)))
         return replace(entry(m), choice=Candidate(params=params, time_us=72040.0))
@@ -268,7 +268,7 @@ def test_diff_command_in_markdown_shows_only_parameters_that_changed(run: Run) -
 # merge
 
 
-def test_merge_command_writes_the_entries_of_all_inputs_and_devices(run: Run) -> None:
+def test_merge_writes_the_entries_of_all_inputs_and_devices(run: Run) -> None:
     write("1.pb", entry(1), entry(1, device=A100))
     write("2.textproto", entry(2))
     write("3/", entry(3))
@@ -279,7 +279,7 @@ def test_merge_command_writes_the_entries_of_all_inputs_and_devices(run: Run) ->
     assert entries_of("out.yaml") == {entry(1), entry(1, device=A100), entry(2), entry(3)}
 
 
-def test_merge_command_keeps_both_entries_if_their_kernel_sources_differ(run: Run) -> None:
+def test_merge_keeps_both_entries_if_their_kernel_sources_differ(run: Run) -> None:
     write("1.textproto", entry(source="old"), entry(1))
     write("2.textproto.new", entry(source="new"), entry(1))
 
@@ -298,7 +298,7 @@ def test_merge_command_keeps_both_entries_if_their_kernel_sources_differ(run: Ru
     assert lines[-1] == "  (pytest --autotune-update=prune drops the entries of code that is gone)"
 
 
-def test_merge_command_counts_problems_that_only_the_overwritten_output_had(run: Run) -> None:
+def test_merge_counts_problems_that_only_the_old_output_had(run: Run) -> None:
     write("1.pb", entry(1, source="new"))
     write("out.textproto", entry(1), entry(1, device=A100))
 
@@ -308,7 +308,7 @@ def test_merge_command_counts_problems_that_only_the_overwritten_output_had(run:
     assert lines == [f"1 entry of 1 cache written to out.textproto{message}"]
 
 
-def test_merge_command_lists_the_kept_and_the_dropped_entry_of_a_conflict(run: Run) -> None:
+def test_merge_lists_the_kept_and_dropped_entry_of_a_conflict(run: Run) -> None:
     write("1.textproto", entry(block=32, time_us=11.0))
     write("2.textproto", entry(block=64))
 
@@ -324,7 +324,7 @@ def test_merge_command_lists_the_kept_and_the_dropped_entry_of_a_conflict(run: R
     assert entries_of("out.textproto") == {entry(block=64)}
 
 
-def test_merge_command_with_option_base_drops_an_entry_that_one_side_removed(run: Run) -> None:
+def test_merge_with_option_base_drops_entries_one_side_removed(run: Run) -> None:
     write("base.textproto", entry(1), entry(2))
     write("1.textproto", entry(1))
     write("2.textproto", entry(1), entry(2), entry(3))
@@ -367,7 +367,7 @@ def test_merge_command_refuses_arguments_that_would_lose_entries(run: Run, argum
 # check
 
 
-def test_check_command_accepts_dumped_caches_of_every_file_format(run: Run) -> None:
+def test_check_command_accepts_dumped_caches_of_every_format(run: Run) -> None:
     for path in ("a.textproto", "a.pb", "a.yaml", "a.json", "a/"):
         write(path, entry(1), entry(2), template("ExternKernel mm"))
 
@@ -381,7 +381,7 @@ def blocks(path: str) -> tuple[str, list[str]]:
     return head, entries
 
 
-def test_check_command_reports_a_wrong_layout_which_option_fix_corrects(run: Run) -> None:
+def test_check_reports_a_wrong_layout_which_option_fix_corrects(run: Run) -> None:
     """The message has the line where the file differs from the plugin's own form.
 
     With --fix the file is written again.
@@ -403,9 +403,7 @@ def test_check_command_reports_a_wrong_layout_which_option_fix_corrects(run: Run
         assert Path("a.textproto").read_text() == before
 
 
-def test_check_command_with_option_fix_keeps_an_entry_that_a_dump_just_added(
-    run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_check_with_option_fix_keeps_what_a_dump_just_added(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     write("a.textproto", entry(1), entry(2))
     head, (first, second) = blocks("a.textproto")
     Path("a.textproto").write_text(head + second + first)
@@ -422,7 +420,7 @@ def test_check_command_with_option_fix_keeps_an_entry_that_a_dump_just_added(
 
 
 @pytest.mark.parametrize("output", ["a.textproto", "./a.textproto", "link.textproto"])
-def test_merge_command_keeps_an_entry_that_a_dump_writes_at_the_same_time(
+def test_merge_keeps_an_entry_that_a_dump_writes_meanwhile(
     run: Run, monkeypatch: pytest.MonkeyPatch, output: str
 ) -> None:
     """The dump writes into the output after the merge has read its inputs, of which the output is one."""
@@ -442,7 +440,7 @@ def test_merge_command_keeps_an_entry_that_a_dump_writes_at_the_same_time(
     assert entries_of("a.textproto") == {entry(1), entry(2), entry(3)}
 
 
-def test_check_command_names_the_line_and_column_of_unreadable_text(run: Run) -> None:
+def test_check_command_names_line_and_column_of_unreadable_text(run: Run) -> None:
     write("a.textproto", entry())
     text = Path("a.textproto").read_text()
     Path("a.textproto").write_text(text.replace("  kernel:", "  kernell:"))
@@ -505,7 +503,7 @@ def report(
     Path(path).write_text(to_json(result))
 
 
-def test_prune_command_drops_entries_that_none_of_the_reports_used(run: Run) -> None:
+def test_prune_drops_entries_that_none_of_the_reports_used(run: Run) -> None:
     write("a.textproto", entry(1), entry(2), entry(3), entry(True))
     report("1.json", [entry(3)], [entry(1), entry(2)])
     report("2.json", [entry(2), entry(3)], [entry(1)])
@@ -519,7 +517,7 @@ def test_prune_command_drops_entries_that_none_of_the_reports_used(run: Run) -> 
     assert entries_of("a.textproto") == {entry(2), entry(3), entry(True)}
 
 
-def test_prune_command_keeps_entries_that_at_least_one_report_used(run: Run) -> None:
+def test_prune_keeps_entries_that_at_least_one_report_used(run: Run) -> None:
     """An entry of other code is dropped, unless one of the reports used it."""
     other = replace(entry(1), fingerprint=(Value("source", "of another branch", "digest"),))
     write("a.textproto", entry(1), other, entry(2))
@@ -531,7 +529,7 @@ def test_prune_command_keeps_entries_that_at_least_one_report_used(run: Run) -> 
     assert entries_of("a.textproto") == {entry(1)}
 
 
-def test_prune_command_keeps_an_entry_that_only_looks_like_an_unused_one(run: Run) -> None:
+def test_prune_keeps_an_entry_that_only_looks_like_an_unused_one(run: Run) -> None:
     """In the words of a report, the text "fp16" and the dtype are equal, and so are devices with one id."""
     text = entry(1)
     text = replace(text, problem=replace(text.problem, key=(Value("M", 1), Value("a.dtype", "fp16"))))
@@ -544,7 +542,7 @@ def test_prune_command_keeps_an_entry_that_only_looks_like_an_unused_one(run: Ru
     assert entries_of("a.textproto") == {text, other_device, entry(2)}
 
 
-def test_prune_command_keeps_all_entries_if_a_marker_disabled_a_test(run: Run) -> None:
+def test_prune_keeps_all_entries_if_a_marker_disabled_a_test(run: Run) -> None:
     """A test with ``enabled=False`` has no lookups, and may need an entry that another report calls unused."""
     write("a.textproto", entry(1), entry(2))
     report("1.json", [entry(1)], [entry(2)])
@@ -560,7 +558,7 @@ def test_prune_command_keeps_all_entries_if_a_marker_disabled_a_test(run: Run) -
     assert entries_of("a.textproto") == {entry(1), entry(2)}
 
 
-def test_prune_command_keeps_the_entries_of_gpus_without_a_report(run: Run) -> None:
+def test_prune_keeps_the_entries_of_gpus_without_a_report(run: Run) -> None:
     """With a report of each device, prune drops the unused entries of all of them."""
     write("a.textproto", entry(1), entry(1, device=A100), entry(2, device=A100))
     report("h200.json", [entry(2)], [entry(1)])
@@ -582,7 +580,7 @@ def test_prune_command_refuses_the_report_of_an_incomplete_run(run: Run) -> None
     assert entries_of("a.textproto") == {entry(1)}
 
 
-def test_prune_command_with_option_together_drops_entries_that_no_shard_used(run: Run) -> None:
+def test_prune_with_option_together_drops_entries_no_shard_used(run: Run) -> None:
     """With --together, prune drops an entry that no shard used. It keeps the kernels that no shard looked up."""
     other = entry(kernel="lib.mul")
     write("a.textproto", entry(1), entry(2), entry(3), other, entry(3, device=A100))
@@ -598,7 +596,7 @@ def test_prune_command_with_option_together_drops_entries_that_no_shard_used(run
 
 
 @pytest.mark.parametrize("not_passed", ["t::a was skipped", "t::a failed"])
-def test_prune_command_keeps_all_entries_if_a_test_of_a_shard_did_not_pass(run: Run, not_passed: str) -> None:
+def test_prune_keeps_all_entries_if_a_test_did_not_pass(run: Run, not_passed: str) -> None:
     """A shard that lost its GPU skips its tests, which need entries that no other shard asks for."""
     write("a.textproto", entry(1), entry(2))
     report("1.json", [entry(1)], incomplete="-k selects tests")
@@ -614,7 +612,7 @@ def test_prune_command_keeps_all_entries_if_a_test_of_a_shard_did_not_pass(run: 
     assert entries_of("a.textproto") == ({entry(1)} if is_allowed else {entry(1), entry(2)})
 
 
-def test_prune_command_keeps_an_entry_that_the_reported_run_had_not_loaded(run: Run) -> None:
+def test_prune_keeps_an_entry_that_the_reported_run_did_not_load(run: Run) -> None:
     """Such an entry is newer than the shard's report. A shard that loaded another cache does not count."""
     write("a.textproto", entry(1), entry(2), entry(3))
     report("1.json", [entry(1)], incomplete="-k selects tests", loaded=[entry(1), entry(2)])
@@ -648,7 +646,7 @@ def test_prune_command_keeps_an_entry_that_the_reported_run_had_not_loaded(run: 
         ("main.textproto", True, 0),
     ],
 )
-def test_prune_command_ignores_a_report_only_if_its_run_cannot_need_the_file(
+def test_prune_ignores_only_reports_of_runs_not_using_the_file(
     run: Run, loaded_path: str, asks_for_kernel: bool, dropped: int
 ) -> None:
     """A shard that asks for a kernel of the file may have loaded the file for a single test."""
@@ -665,7 +663,7 @@ def test_prune_command_ignores_a_report_only_if_its_run_cannot_need_the_file(
 
 
 @pytest.mark.parametrize(("test_cache", "dropped"), [("a/c.textproto", 0), ("b/c.textproto", 1)])
-def test_prune_command_keeps_entries_of_a_file_that_only_a_test_loaded(run: Run, test_cache: str, dropped: int) -> None:
+def test_prune_keeps_entries_of_a_file_that_only_a_test_loaded(run: Run, test_cache: str, dropped: int) -> None:
     """The test asked for another kernel of the file, whose entry is not there any more."""
     Path("a").mkdir()
     write("a/c.textproto", entry(1), entry(2))
@@ -727,16 +725,14 @@ def test_prune_command_refuses_the_report_of_a_killed_process(run: Run) -> None:
         (["show", "a.docx"], 'pytest-autotune: a.docx: the suffix ".docx" is unknown'),
     ],
 )
-def test_a_wrong_command_line_prints_one_line_and_exits_with_status_4(
-    run: Run, arguments: list[str], message: str
-) -> None:
+def test_a_wrong_command_line_gives_one_line_and_exit_status_4(run: Run, arguments: list[str], message: str) -> None:
     status, lines, errors = run(*arguments)
 
     assert (status, lines, errors.count("\n")) == (4, [], 1)
     assert errors.startswith(message)
 
 
-def test_show_command_prints_no_error_if_the_reading_pipe_closes_early(tmp_path: Path) -> None:
+def test_show_prints_no_error_if_the_reading_pipe_closes_early(tmp_path: Path) -> None:
     update_store(stores.open_store(tmp_path / "a.textproto"), lambda now: Cache(tuple(entry(m) for m in range(3000))))
 
     command = [sys.executable, "-m", "pytest_autotune.cli", "show", "a.textproto"]
@@ -748,7 +744,7 @@ def test_show_command_prints_no_error_if_the_reading_pipe_closes_early(tmp_path:
         assert process.stderr.read() == b""
 
 
-def test_show_command_fails_if_stdout_is_full_but_not_if_it_is_closed(tmp_path: Path) -> None:
+def test_show_fails_if_stdout_is_full_but_not_if_it_is_closed(tmp_path: Path) -> None:
     """A full device is an error in a single line. A closed standard output is no error."""
     update_store(stores.open_store(tmp_path / "a.textproto"), lambda now: Cache((entry(),)))
     command = f"{sys.executable} -m pytest_autotune.cli show a.textproto"
@@ -760,7 +756,7 @@ def test_show_command_fails_if_stdout_is_full_but_not_if_it_is_closed(tmp_path: 
     assert (closed.returncode, closed.stderr) == (0, "")
 
 
-def test_show_command_escapes_characters_that_stdout_cannot_encode(tmp_path: Path) -> None:
+def test_show_escapes_characters_that_stdout_cannot_encode(tmp_path: Path) -> None:
     named = replace(entry(), problem=replace(entry().problem, kernel="lib.\u6f22"))
     update_store(stores.open_store(tmp_path / "a.textproto"), lambda now: Cache((named,)))
     command = [sys.executable, "-m", "pytest_autotune.cli", "show", "a.textproto"]
@@ -786,7 +782,7 @@ def test_the_help_of_every_command_imports_no_heavy_library() -> None:
     assert done.stdout.splitlines()[-1:] == ["[]"], done.stderr
 
 
-def test_the_pre_commit_hook_matches_cache_files_but_no_report_files() -> None:
+def test_the_pre_commit_hook_matches_caches_but_no_reports() -> None:
     import yaml
 
     (hook,) = yaml.safe_load((Path(__file__).parent.parent / ".pre-commit-hooks.yaml").read_text())
@@ -799,7 +795,7 @@ def test_the_pre_commit_hook_matches_cache_files_but_no_report_files() -> None:
     assert [path for path in [*caches, *other_files] if re.search(hook["files"], path)] == caches
 
 
-def test_convert_command_refuses_to_overwrite_problems_that_the_input_lacks(run: Run) -> None:
+def test_convert_refuses_to_overwrite_problems_the_input_lacks(run: Run) -> None:
     write("a.textproto", entry(1))
     write("b.textproto", entry(2))
 
@@ -810,7 +806,7 @@ def test_convert_command_refuses_to_overwrite_problems_that_the_input_lacks(run:
     assert entries_of("b.textproto") == {entry(2)}
 
 
-def test_convert_command_refuses_to_overwrite_entries_of_older_source_code(run: Run) -> None:
+def test_convert_refuses_to_overwrite_entries_of_older_code(run: Run) -> None:
     write("a.textproto", entry(1, source="new"))
     write("b.textproto", entry(1, source="old"), entry(1, source="new", block=64))
 
@@ -829,9 +825,7 @@ def test_convert_command_refuses_to_overwrite_entries_of_older_source_code(run: 
         (["prune", "out.textproto", "--unused-in=1.json", "--exit-code"], "0 entries"),
     ],
 )
-def test_commands_that_cannot_lock_the_cache_file_exit_with_status_4(
-    run: Run, arguments: list[str], count: str
-) -> None:
+def test_commands_that_cannot_lock_the_cache_exit_with_status_4(run: Run, arguments: list[str], count: str) -> None:
     """A script that goes on would use the old cache."""
     write("a.textproto", entry(1))
     write("out.textproto", entry(1))
@@ -852,7 +846,7 @@ def test_commands_that_cannot_lock_the_cache_file_exit_with_status_4(
     assert stores.read_file(str(beside)).count(b"entries {") == int(count[0])
 
 
-def test_check_command_with_option_fix_fails_if_it_cannot_lock_the_cache(run: Run) -> None:
+def test_check_with_option_fix_fails_if_it_cannot_lock_the_cache(run: Run) -> None:
     write("a.textproto", entry(1))
     Path(".a.textproto.lock").write_text("mine")
 
@@ -867,5 +861,5 @@ def test_check_command_with_option_fix_fails_if_it_cannot_lock_the_cache(run: Ru
 @pytest.mark.parametrize(
     ("text", "other", "number"), [("a\nb", "a\nc", 2), ("a", "a\nb", 2), ("a\nb\n", "a\n", 2), ("", "a", 1)]
 )
-def test_the_first_differing_line_of_two_texts_may_be_past_the_end_of_one(text: str, other: str, number: int) -> None:
+def test_the_first_different_line_may_be_past_the_end_of_a_text(text: str, other: str, number: int) -> None:
     assert find_first_difference(text, other) == find_first_difference(other, text) == number

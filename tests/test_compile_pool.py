@@ -15,7 +15,7 @@ WAIT_S = 30.0
 
 
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
-def test_after_an_error_in_its_with_block_a_compile_pool_drops_waiting_jobs(error: type[BaseException]) -> None:
+def test_an_error_in_the_with_block_of_a_pool_drops_waiting_jobs(error: type[BaseException]) -> None:
     compiled: list[int] = []
     begun, go_on = threading.Event(), threading.Event()
     pool = CompilePool(1)
@@ -40,7 +40,7 @@ def test_after_an_error_in_its_with_block_a_compile_pool_drops_waiting_jobs(erro
     assert compiled == []
 
 
-def test_at_the_end_of_its_with_block_a_compile_pool_waits_for_all_jobs() -> None:
+def test_at_the_end_of_its_with_block_a_pool_waits_for_all_jobs() -> None:
     compiled: list[int] = []
     with CompilePool(2) as pool:
         for number in range(5):
@@ -51,7 +51,7 @@ def test_at_the_end_of_its_with_block_a_compile_pool_waits_for_all_jobs() -> Non
 VALUE = ContextVar("VALUE", default="default")
 
 
-def test_a_compile_job_sees_the_context_variables_of_its_submitter() -> None:
+def test_a_job_sees_the_context_variables_of_its_submitter() -> None:
     with CompilePool(1) as pool:
         default = pool.submit(VALUE.get)
         token = VALUE.set("set")
@@ -71,7 +71,7 @@ def test_a_compile_job_sees_the_context_variables_of_its_submitter() -> None:
         ((3, 12, 2), False),
     ],
 )
-def test_if_ast_parse_is_not_thread_safe_threads_parse_one_at_a_time(
+def test_if_ast_parse_is_not_thread_safe_threads_take_turns(
     monkeypatch: pytest.MonkeyPatch, version: tuple[int, ...], fails: bool
 ) -> None:
     busy, most = [], []

@@ -93,25 +93,25 @@ def entries_of(collected: Collected) -> list[Entry]:
     return [lookup.entry for lookup in collected.lookups if lookup.entry is not None]
 
 
-def test_an_entry_lists_the_argument_types_for_which_its_choice_was_compiled(process: Process) -> None:
+def test_an_entry_lists_the_compiled_variants_of_its_choice(process: Process) -> None:
     texts = compiled(process([call()]))
 
     assert texts == {"n=64": ("*fp16:16 *fp16:16 i32:16 fp32 _ =true",)}
 
 
-def test_an_entry_lists_no_compiled_variant_of_candidates_it_did_not_choose(process: Process) -> None:
+def test_an_entry_lists_no_compiled_variant_of_other_candidates(process: Process) -> None:
     texts = compiled(process([call(), call(), call(), call(64, 1)]))
 
     assert texts == {"n=64": ("*fp16 *fp16:16 i32:16 fp32 _ =true", "*fp16:16 *fp16:16 i32:16 fp32 _ =true")}
 
 
-def test_a_recorded_compiled_variant_includes_the_options_of_the_launch(process: Process) -> None:
+def test_a_compiled_variant_includes_the_options_of_the_launch(process: Process) -> None:
     (text,) = compiled(process([call(64, 0, enable_fp_fusion=False)]))["n=64"]
 
     assert text == "*fp16:16 *fp16:16 i32:16 fp32 _ =true | enable_fp_fusion=false"
 
 
-def test_a_hit_with_another_pointer_alignment_adds_a_compiled_variant(process: Process) -> None:
+def test_a_hit_with_another_alignment_adds_a_compiled_variant(process: Process) -> None:
     first = process([call()])
     again = process([call(64, 1)], entries_of(first))
 
@@ -121,9 +121,7 @@ def test_a_hit_with_another_pointer_alignment_adds_a_compiled_variant(process: P
     assert len(compiled(again, dump_entries=entries)["n=64"]) == 2
 
 
-def test_compiled_variants_are_recorded_even_after_an_unrecorded_tuning(
-    process: Process, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_compiled_variants_are_saved_after_an_unsaved_tuning(process: Process, monkeypatch: pytest.MonkeyPatch) -> None:
     """The autotuner compiles the candidates of an earlier key again, for another alignment."""
 
     def launch_unrecorded(kernel: Any) -> None:
@@ -144,9 +142,7 @@ def test_a_load_without_a_dump_records_no_compiled_variant(process: Process) -> 
     assert process([call(), call(64, 1)], entries, dumping=False).mode_events == ()
 
 
-def test_a_triton_compilation_listener_of_the_user_is_still_called(
-    process: Process, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_compilation_listener_of_the_user_is_still_called(process: Process, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[bool] = []
     monkeypatch.setattr(knobs.compilation, "listener", lambda **event: seen.append(event["cache_hit"]))
     before = knobs.compilation.listener

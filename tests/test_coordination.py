@@ -78,7 +78,7 @@ def test_killing_a_worker_lets_another_worker_tune_its_problem(holder, tmp_path:
         assert not claim.has_timed_out
 
 
-def test_a_worker_that_waits_for_a_tuning_compiles_candidates_meanwhile(holder, tmp_path: Path) -> None:
+def test_a_worker_that_waits_for_a_tuning_compiles_candidates(holder, tmp_path: Path) -> None:
     holder("claim")
     helper = CountingHelper()
 
@@ -102,7 +102,7 @@ def test_two_workers_do_not_compile_the_same_kernel_at_once(tmp_path: Path) -> N
         assert is_mine
 
 
-def test_a_worker_compiles_no_kernel_that_another_worker_already_tuned(tmp_path: Path) -> None:
+def test_a_worker_compiles_no_kernel_that_another_worker_tuned(tmp_path: Path) -> None:
     helper = CountingHelper()
 
     with workers(tmp_path, 1).claim(LOOKUP.identity.digest, helper):
@@ -113,7 +113,7 @@ def test_a_worker_compiles_no_kernel_that_another_worker_already_tuned(tmp_path:
     assert helper.help_count == 0
 
 
-def test_measuring_on_a_gpu_given_by_name_locks_it_and_not_the_current_gpu(tmp_path: Path) -> None:
+def test_measuring_locks_the_named_gpu_and_not_the_current_one(tmp_path: Path) -> None:
     worker = Locks(0.2, lambda: f"{tmp_path} current")
     other = Locks(0.2, lambda: f"{tmp_path} named")
 
@@ -123,9 +123,7 @@ def test_measuring_on_a_gpu_given_by_name_locks_it_and_not_the_current_gpu(tmp_p
 
 
 @pytest.mark.parametrize("place", ["inside a tuning", "while holding the GPU"])
-def test_a_worker_in_a_tuning_or_with_the_gpu_lock_waits_for_no_other_worker(
-    holder, tmp_path: Path, place: str
-) -> None:
+def test_a_worker_that_tunes_or_locks_the_gpu_waits_for_no_other(holder, tmp_path: Path, place: str) -> None:
     holder("claim")
     worker = workers(tmp_path, 30, uuid="mine")
     started = time.monotonic()
@@ -140,7 +138,7 @@ def test_a_worker_in_a_tuning_or_with_the_gpu_lock_waits_for_no_other_worker(
     assert time.monotonic() - started < 5
 
 
-def test_a_worker_gets_the_tuning_result_that_another_worker_logged(tmp_path: Path) -> None:
+def test_a_worker_gets_the_result_that_another_worker_logged(tmp_path: Path) -> None:
     with workers(tmp_path, 1).claim(LOOKUP.identity.digest, CountingHelper()):
         Log(tmp_path, "another").append(LOOKUP.to_event())
 
@@ -151,17 +149,13 @@ def test_a_worker_gets_the_tuning_result_that_another_worker_logged(tmp_path: Pa
 
 
 @pytest.mark.parametrize(("world_size", "expected"), [("", False), ("1", False), ("8", True)])
-def test_environment_variable_world_size_above_1_means_a_distributed_run(
-    monkeypatch, world_size: str, expected: bool
-) -> None:
+def test_variable_world_size_above_1_means_a_distributed_run(monkeypatch, world_size: str, expected: bool) -> None:
     monkeypatch.setenv("WORLD_SIZE", world_size)
 
     assert in_distributed_run() is expected
 
 
-def test_distributed_processes_wait_neither_for_tunings_nor_for_the_gpu_lock(
-    holder, tmp_path: Path, monkeypatch
-) -> None:
+def test_distributed_processes_wait_for_no_tuning_or_gpu_lock(holder, tmp_path: Path, monkeypatch) -> None:
     holder("claim")
     holder("gpu")
     monkeypatch.setenv("WORLD_SIZE", "2")

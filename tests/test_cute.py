@@ -38,7 +38,7 @@ def test_the_adapter_conformance_tests_pass_for_the_cute_adapter(tmp_path: Path)
     assert " 2 skipped" in done.stdout
 
 
-def test_a_load_of_a_cute_suite_has_only_hits_and_measures_nothing(suite: AdapterSuite) -> None:
+def test_a_load_has_only_hits_and_measures_nothing(suite: AdapterSuite) -> None:
     suite.edit(
         "test_kernels.py",
         "import host\n",
@@ -51,7 +51,7 @@ def test_a_load_of_a_cute_suite_has_only_hits_and_measures_nothing(suite: Adapte
     assert "measured 0" in loaded["output"]
 
 
-def test_a_cute_config_that_does_not_compile_is_recorded_as_failed(dumped: Path) -> None:
+def test_a_config_that_does_not_compile_is_recorded_as_failed(dumped: Path) -> None:
     lookups = json.loads((dumped / "dump.json").read_text())["lookups"]
     [lookup, _] = [lookup for lookup in lookups if lookup["kernel"] == "test_kernels.scale_tuned"]
     failed = [candidate for candidate in lookup["candidates"] if candidate.get("failed")]
@@ -61,7 +61,7 @@ def test_a_cute_config_that_does_not_compile_is_recorded_as_failed(dumped: Path)
         assert [candidate["failed"] for candidate in failed] == ["ValueError: V must be a power of two"] * 2
 
 
-def test_after_an_edit_a_stale_cute_row_names_the_kernel_that_was_edited(suite: AdapterSuite) -> None:
+def test_the_row_of_a_stale_entry_names_the_edited_kernel(suite: AdapterSuite) -> None:
     suite.edit("scale_kernels.py", "cutlass.Float32(2.0)", "cutlass.Float32(3.0)")
     loaded = suite.report("test_kernels.py", f"--autotune-load={CACHE}")
 
@@ -88,7 +88,7 @@ def test_twice():
 """
 
 
-def test_a_cute_constexpr_value_that_a_call_passes_is_in_the_problem_key(suite: AdapterSuite) -> None:
+def test_a_constexpr_that_a_call_passes_is_in_the_problem_key(suite: AdapterSuite) -> None:
     """Each value of the constexpr is tuned once."""
     (suite.folder / "test_explicit.py").write_text(EXPLICIT)
     report = suite.report("test_explicit.py", "--autotune-dump=explicit.textproto")
@@ -121,7 +121,7 @@ def test_each():
 """
 
 
-def test_a_cute_call_with_another_dtype_or_class_is_a_different_problem(suite: AdapterSuite) -> None:
+def test_a_call_with_another_dtype_or_class_is_another_problem(suite: AdapterSuite) -> None:
     """No kernel is launched for a call with another class, or with a tensor in place of None."""
     (suite.folder / "test_compiled_in.py").write_text(COMPILED_IN)
     report = suite.report("test_compiled_in.py", "--autotune-dump=compiled.textproto")
@@ -199,7 +199,7 @@ def test_library():
 """
 
 
-def test_cute_tuners_imported_early_by_a_conftest_are_still_patched(suite: AdapterSuite) -> None:
+def test_tuners_imported_early_by_a_conftest_are_still_patched(suite: AdapterSuite) -> None:
     for file, text in {"conftest.py": "import host, library\n", "library.py": LIBRARY, "test_user.py": USER}.items():
         (suite.folder / file).write_text(text)
     report = suite.report("test_user.py", "--autotune-dump=user.textproto")
@@ -209,7 +209,7 @@ def test_cute_tuners_imported_early_by_a_conftest_are_still_patched(suite: Adapt
 
 
 @pytest.mark.skipif(IS_REAL, reason="edits the stand-in")
-def test_a_cute_version_with_a_changed_signature_tunes_without_the_plugin(suite: AdapterSuite) -> None:
+def test_cute_with_a_changed_signature_tunes_without_the_plugin(suite: AdapterSuite) -> None:
     path = suite.library / "cutlass/testing.py"
     path.write_text(
         path.read_text().replace("    stream: Any = None,\n)", "    stream: Any = None,\n    prune: Any = None,\n)")
@@ -315,7 +315,7 @@ def test_hostile(place, name, index):
 """
 
 
-def test_each_argument_value_of_a_cute_kernel_builder_gets_its_own_entry(suite: AdapterSuite) -> None:
+def test_each_argument_value_of_a_builder_gets_its_own_entry(suite: AdapterSuite) -> None:
     """A keyword of the call or of a partial is the same argument. A partial has its own names for arguments."""
     (suite.folder / "test_hostile.py").write_text(HOSTILE)
     report = suite.report("test_hostile.py", "--autotune-dump=hostile.textproto")
@@ -345,7 +345,7 @@ def test_keywords():
 """
 
 
-def test_further_arguments_of_a_cute_kernel_builder_are_in_the_problem_key(suite: AdapterSuite) -> None:
+def test_further_arguments_of_a_builder_are_in_the_problem_key(suite: AdapterSuite) -> None:
     """Each further argument and keyword is a value of the key, except for the tuned keywords."""
     (suite.folder / "test_keywords.py").write_text(KEYWORDS)
     report = suite.report("test_keywords.py", "--autotune-dump=keywords.textproto")
@@ -380,7 +380,7 @@ def test_half(): launch(cutlass.Float16)
 
 
 @pytest.mark.skipif(IS_REAL, reason="uses tensors of the stand-in")
-def test_the_dtypes_of_cute_tensors_inside_a_list_are_in_the_problem_key(suite: AdapterSuite) -> None:
+def test_dtypes_of_tensors_inside_a_list_are_in_the_problem_key(suite: AdapterSuite) -> None:
     """CuTe looks at no dtype, so each dtype runs in a process of its own."""
     (suite.folder / "test_list.py").write_text(TENSOR_LIST)
     dtypes = []
@@ -415,7 +415,7 @@ def test_dynamic(): tune_both(make().mark_layout_dynamic(), make().mark_layout_d
 """
 
 
-def test_cute_tensors_with_different_layouts_are_different_problems(suite: AdapterSuite) -> None:
+def test_tensors_with_different_layouts_are_different_problems(suite: AdapterSuite) -> None:
     """CuTe does not look at layouts, so each layout runs in a process of its own."""
     (suite.folder / "test_layouts.py").write_text(LAYOUTS)
     layouts = {}
@@ -461,7 +461,7 @@ def test_a_division():
 """
 
 
-def test_a_fake_cute_tensor_has_the_same_problem_key_as_a_real_tensor(suite: AdapterSuite) -> None:
+def test_a_fake_tensor_has_the_same_problem_key_as_a_real_tensor(suite: AdapterSuite) -> None:
     """A fake tensor has no memory. A kernel that was compiled for its layout also runs on a real tensor."""
     (suite.folder / "test_fake_layouts.py").write_text(FAKE_LAYOUTS)
     done = suite.run("test_fake_layouts.py")
@@ -482,7 +482,7 @@ def test_wrong_call():
 """
 
 
-def test_calling_a_cute_builder_with_too_many_arguments_is_uncacheable(suite: AdapterSuite) -> None:
+def test_a_builder_call_with_too_many_arguments_is_uncacheable(suite: AdapterSuite) -> None:
     (suite.folder / "test_wrong.py").write_text(WRONG_CALL)
     report = suite.report("test_wrong.py", "--autotune-dump=wrong.textproto")
 
@@ -517,7 +517,7 @@ def test_enum():
 """
 
 
-def test_changing_an_enum_value_in_a_cute_key_makes_its_entries_stale(suite: AdapterSuite) -> None:
+def test_changing_an_enum_value_in_a_key_makes_its_entries_stale(suite: AdapterSuite) -> None:
     """The key has the name of the member, and the fingerprint has its class."""
     (suite.folder / "test_enum.py").write_text(ENUM)
     assert counts_of(suite.report("test_enum.py", "--autotune-dump=enum.textproto")) == {"tuned": 2}

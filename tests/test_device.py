@@ -51,20 +51,20 @@ def torch(monkeypatch: pytest.MonkeyPatch):
     return torch
 
 
-def test_an_nvidia_gpu_has_a_name_an_architecture_and_a_processor_count(torch) -> None:
+def test_an_nvidia_gpu_has_name_architecture_and_processor_count(torch) -> None:
     torch(Cuda(nvidia()))
 
     assert device.current_gpu() == Device("NVIDIA H200", "sm_90", 132)
     assert device.current_gpu().id == "nvidia-h200-sm90-132"
 
 
-def test_with_two_gpus_the_device_of_a_problem_is_the_current_gpu(torch) -> None:
+def test_with_two_gpus_the_device_is_the_current_gpu(torch) -> None:
     torch(Cuda(nvidia(), nvidia("NVIDIA A100-SXM4-80GB", major=8, multi_processor_count=108), current=1))
 
     assert device.current_gpu() == Device("NVIDIA A100-SXM4-80GB", "sm_80", 108)
 
 
-def test_the_architecture_of_an_amd_gpu_is_given_without_feature_suffixes(torch) -> None:
+def test_the_architecture_of_an_amd_gpu_has_no_feature_suffixes(torch) -> None:
     torch(Cuda(nvidia("AMD Instinct MI300X", gcnArchName="gfx942:sramecc+:xnack-", multi_processor_count=304)))
 
     assert device.current_gpu() == Device("AMD Instinct MI300X", "gfx942", 304)
@@ -96,7 +96,7 @@ def test_the_gpu_lock_is_named_by_the_uuid_of_the_current_gpu(torch) -> None:
     assert device.current_gpu_uuid() == "GPU-b"
 
 
-def test_a_cpu_device_is_described_by_vector_extension_and_thread_count() -> None:
+def test_a_cpu_is_described_by_vector_extension_and_thread_count() -> None:
     cpu = device.cpu()
 
     assert cpu.name == "CPU"
@@ -115,9 +115,7 @@ def test_a_cpu_device_is_described_by_vector_extension_and_thread_count() -> Non
         (None, None, []),
     ],
 )
-def test_the_visible_gpus_are_read_from_cuda_visible_devices_or_nvidia_smi(
-    monkeypatch, visible, listed, expected
-) -> None:
+def test_visible_gpus_follow_cuda_visible_devices_or_nvidia_smi(monkeypatch, visible, listed, expected) -> None:
     def run(*args: Any, **kwargs: Any) -> Any:
         if listed is None:
             raise FileNotFoundError("nvidia-smi")
@@ -132,7 +130,7 @@ def test_the_visible_gpus_are_read_from_cuda_visible_devices_or_nvidia_smi(
     assert visible_nvidia_gpus() == expected
 
 
-def test_a_cpu_with_only_one_usable_thread_keeps_its_architecture_name() -> None:
+def test_a_cpu_with_one_usable_thread_keeps_its_architecture() -> None:
     assert device.cpu(1).multiprocessors == 1
     assert device.cpu(1).arch == device.cpu().arch
 
@@ -162,7 +160,7 @@ def test_a_device_is_shown_with_architecture_and_core_count(device_to_show: Devi
         Device("cuda", ""),
     ],
 )
-def test_the_option_device_alias_accepts_a_gpu_by_short_and_by_full_name(shown: Device) -> None:
+def test_option_device_alias_accepts_short_and_full_gpu_names(shown: Device) -> None:
     option = next(option for option in OPTIONS if option.name == "device_alias")
 
     for text in (shown.name, str(shown)):
@@ -182,7 +180,7 @@ def test_the_option_device_alias_accepts_a_gpu_by_short_and_by_full_name(shown: 
         ({"slice/tests": "200000 100000", "slice": "300000 100000"}, 2),
     ],
 )
-def test_the_number_of_usable_cores_respects_the_cpu_quotas_of_cgroups(
+def test_number_of_usable_cores_respects_cpu_quotas_of_cgroups(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quotas: dict[str, str], usable: int
 ) -> None:
     """The process is in the group ``slice/tests``. Inside a container, the group's path may lead nowhere."""

@@ -49,7 +49,7 @@ def blocks(*sizes: int) -> list[dict[str, object]]:
         ([], [], ""),
     ],
 )
-def test_the_reason_of_a_stale_entry_names_kind_and_functions_of_the_change(
+def test_a_stale_reason_names_kind_and_functions_of_the_change(
     names: list[str], digests: list[Digest], words: str
 ) -> None:
     before = [Value(name, "a", "digest") for name in names]
@@ -70,9 +70,7 @@ def test_the_reason_of_a_stale_entry_names_kind_and_functions_of_the_change(
     ],
     ids=["one function", "a function and a constant", "added and removed", "more than three", "equal parts"],
 )
-def test_the_reason_of_a_stale_entry_names_edited_new_and_removed_functions(
-    before: Digest, now: Digest, words: str
-) -> None:
+def test_a_stale_reason_names_edited_new_and_removed_functions(before: Digest, now: Digest, words: str) -> None:
     assert describe_difference("source", before, now) == words
 
 
@@ -107,11 +105,11 @@ def test_the_reason_of_a_stale_entry_names_edited_new_and_removed_functions(
         "two forms",
     ],
 )
-def test_the_reason_of_a_stale_entry_names_new_and_removed_candidates(before: Digest, now: Digest, words: str) -> None:
+def test_a_stale_reason_names_new_and_removed_candidates(before: Digest, now: Digest, words: str) -> None:
     assert describe_difference("search", before, now) == words
 
 
-def test_the_list_of_candidates_in_a_cache_is_short_and_ignores_their_order() -> None:
+def test_the_stored_candidate_list_is_short_and_ignores_order() -> None:
     many = [{"BLOCK": block, "warps": warps} for block in range(40) for warps in range(8)]
     shuffled = random.Random(1).sample(many, len(many))
 
@@ -130,7 +128,7 @@ SOURCE, SEARCH = source(relu="a"), search(*blocks(1))
 
 
 @pytest.mark.parametrize("name", ["c.textproto", "c.pb", "c.yaml", "c.json", "c/"])
-def test_a_source_hash_that_entries_share_is_stored_once_in_a_cache_file(tmp_path: Path, name: str) -> None:
+def test_a_source_hash_that_entries_share_is_stored_only_once(tmp_path: Path, name: str) -> None:
     path = Location.parse(f"{tmp_path}/{name}", tmp_path)
 
     update_store(

@@ -133,7 +133,7 @@ def test_docs_list_exactly_the_options_and_ini_keys() -> None:
     assert len(flags) == 13
 
 
-def test_the_docs_list_the_fields_and_defaults_of_the_class_measuring() -> None:
+def test_the_docs_list_fields_and_defaults_of_class_measuring() -> None:
     page = read(ROOT / "docs/hand-written-tuners.md")
     documented = {}
     for fields, defaults, *_ in [row for row in rows_below(page, "Measuring") if len(row) == 3 and row[0] != "field"]:

@@ -74,7 +74,7 @@ def export(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Export:
     return Export(tmp_path, capsys)
 
 
-def test_flash_linear_attention_finds_an_exported_choice_by_its_key(export: Export) -> None:
+def test_fla_finds_an_exported_choice_by_its_key(export: Export) -> None:
     large = entry(64, *values(H=16, BT=64, scale=0.5, mode="sum", g=None), dtype("k"), dtype("g", "fp32"))
     small = entry(32, *values(H=8, BT=64, scale=0.5, mode="sum", g=None), dtype("k"), dtype("g", "fp32"))
     other = entry(128, *values(H=16, BT=64, scale=0.5, mode="sum", g=None), dtype("k"), dtype("g", "fp32"), device=H100)
@@ -91,7 +91,7 @@ def test_flash_linear_attention_finds_an_exported_choice_by_its_key(export: Expo
     assert export.load(name, 32, *key) is None
 
 
-def test_flash_linear_attention_finds_a_choice_whether_a_flag_is_true_or_1(export: Export) -> None:
+def test_fla_finds_a_choice_whether_a_flag_is_true_or_1(export: Export) -> None:
     """FLA distinguishes ``True`` and 1, and Triton and an entry do not."""
     export.write(entry(64, *values(H=1, IS_VARLEN=1, D=64)))
 
@@ -101,13 +101,13 @@ def test_flash_linear_attention_finds_a_choice_whether_a_flag_is_true_or_1(expor
     assert export.load("chunk_fwd_kernel_h", 1, 0, 64) is None
 
 
-def test_an_export_to_flash_linear_attention_has_no_dtypes_of_tuple_items(export: Export) -> None:
+def test_an_exported_key_has_no_dtypes_of_tuple_items(export: Export) -> None:
     export.write(entry(64, *values(D=64), dtype("x"), dtype("pair.0"), dtype("descriptor.base")))
 
     assert export.load("chunk_fwd_kernel_h", 64, "torch.bfloat16") == ({"BK": 64}, 4, 3, 1)
 
 
-def test_an_export_to_flash_linear_attention_omits_a_key_with_two_choices(export: Export) -> None:
+def test_an_export_omits_a_key_with_two_choices(export: Export) -> None:
     """FLA finds kernels by their names without the module."""
     entries = []
     for module, block in (("common", 64), ("simple_gla", 32)):
@@ -123,7 +123,7 @@ def test_an_export_to_flash_linear_attention_omits_a_key_with_two_choices(export
     assert export.load("chunk_kernel", 128) == ({"BK": 16}, 4, 3, 1)
 
 
-def test_an_export_to_flash_linear_attention_omits_keys_it_cannot_write(export: Export) -> None:
+def test_an_export_omits_keys_that_it_cannot_write(export: Export) -> None:
     flags = {f"FLAG_{number}": 1 for number in range(7)}
     status, lines, _ = export.write(
         entry(64, *values(D=64)),
@@ -141,7 +141,7 @@ def test_an_export_to_flash_linear_attention_omits_keys_it_cannot_write(export: 
     assert export.load("chunk_fwd_kernel_h", 32) is None
 
 
-def test_an_export_to_flash_linear_attention_counts_entries_it_leaves_out(export: Export) -> None:
+def test_an_export_counts_the_entries_it_leaves_out(export: Export) -> None:
     triton_entry = entry(64, *values(D=64))
     problem = replace(triton_entry.problem, tuner="function")
 
@@ -154,7 +154,7 @@ def test_an_export_to_flash_linear_attention_counts_entries_it_leaves_out(export
 
 
 @pytest.mark.parametrize("option", ["--device=NVIDIA H200", "--kernel=fla.made"])
-def test_an_export_to_flash_linear_attention_omits_kernels_made_by_a_factory(export: Export, option: str) -> None:
+def test_an_export_omits_kernels_made_by_a_factory(export: Export, option: str) -> None:
     """Only an entry for another device shows that the kernel is of a factory."""
     made = entry(64, *values(D=64), kernel="fla.made")
     of_h100 = entry(64, *values(D=64), Value("closure.FN", "relu"), kernel="fla.made", device=H100)
@@ -165,7 +165,7 @@ def test_an_export_to_flash_linear_attention_omits_kernels_made_by_a_factory(exp
     assert "found no choice of a Triton kernel" in error
 
 
-def test_a_flash_linear_attention_export_does_not_depend_on_the_entry_order(export: Export) -> None:
+def test_the_export_does_not_depend_on_the_order_of_entries(export: Export) -> None:
     entries = [entry(64, *values(D=64), versions="triton 3.10.0"), entry(32, *values(D=32), versions="triton 3.9.0")]
     export.write(*entries)
     path = export.folder / "configs" / "NVIDIA_H200" / "chunk_fwd_kernel_h.json"
@@ -178,7 +178,7 @@ def test_a_flash_linear_attention_export_does_not_depend_on_the_entry_order(expo
     assert json.loads(text)["kernel_name"] == "chunk_fwd_kernel_h"
 
 
-def test_an_export_to_flash_linear_attention_overwrites_no_file_of_the_user(export: Export) -> None:
+def test_an_export_overwrites_no_file_of_the_user(export: Export) -> None:
     path = export.folder / "configs" / "NVIDIA_H200" / "chunk_fwd_kernel_h.json"
     path.parent.mkdir(parents=True)
     path.write_text('{"kwargs": {"BK": 64}}')

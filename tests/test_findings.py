@@ -32,17 +32,17 @@ def describe_findings(*rows: ProblemRow, **fields: Any) -> list[str]:
     return [f"{finding.word} {finding}" for finding in list_findings(result(rows=rows, **fields))]
 
 
-def test_the_summary_shows_misses_of_many_sizes_in_one_line_with_a_range() -> None:
+def test_misses_of_many_sizes_are_one_line_with_a_range() -> None:
     assert describe_findings(*build_misses(entries=[{"n": 100, "m": 8}], n=[*range(101, 115)], m=[8] * 14)) == [
         "MISS toy:relu (m=8): 14 misses, n = 101 … 114; the nearest entry has n 100"
     ]
 
 
-def test_the_summary_lists_three_misses_of_one_kernel_in_separate_lines() -> None:
+def test_three_misses_of_one_kernel_get_separate_lines() -> None:
     assert len(describe_findings(*build_misses(n=[1, 2, 3]))) == 3
 
 
-def test_a_line_of_several_misses_shows_values_that_vary_together_as_tuples() -> None:
+def test_joined_misses_show_values_that_vary_together_as_tuples() -> None:
     """Parts that vary independently have a list each. Parts that vary together are listed as tuples."""
     dtypes = ["fp16", "fp32", "bf16", "fp16"]
     few = build_misses(n=[64, 1, 64, 1], a=dtypes, b=dtypes)
@@ -53,18 +53,18 @@ def test_a_line_of_several_misses_shows_values_that_vary_together_as_tuples() ->
     )
 
 
-def test_a_line_of_several_misses_puts_key_values_with_commas_in_parentheses() -> None:
+def test_joined_misses_put_values_with_commas_in_parentheses() -> None:
     (row,) = describe_findings(*build_misses(inputs=["f32[1, 2], f32[2]", "f32[3, 2], f32[2]", "(1, 2)", "f32[5]"]))
     assert "4 misses, inputs = (1, 2), (f32[1, 2], f32[2]), (f32[3, 2], f32[2]), f32[5]; " in row
 
 
-def test_a_line_of_several_misses_names_the_key_that_differs_from_entries() -> None:
+def test_joined_misses_name_the_key_that_differs_from_entries() -> None:
     assert describe_findings(*build_misses(entries=[{"n": 100}, {"n": 900}], n=[101, 102, 901, 902])) == [
         "MISS toy:relu: 4 misses, n = 101, 102, 901, 902; the nearest entries differ in n"
     ]
 
 
-def test_misses_of_different_kernels_or_reasons_get_separate_summary_lines() -> None:
+def test_misses_of_two_kernels_or_reasons_get_separate_lines() -> None:
     near = build_misses(
         entries=[{"n": 100, "m": 1}], n=[101, 102, 103, 104, 100, 100, 100, 100], m=[1, 1, 1, 1, 5, 6, 7, 8]
     )
@@ -76,7 +76,7 @@ def test_misses_of_different_kernels_or_reasons_get_separate_summary_lines() -> 
     ]  # fmt: skip
 
 
-def test_the_summary_joins_unused_entries_of_a_kernel_that_have_one_reason() -> None:
+def test_unused_entries_of_a_kernel_are_joined_by_reason() -> None:
     """Either no test requested the problem, or a test requested it with other code or candidates."""
     entries = tuple(Entry(row.problem) for row in build_misses(n=[1, 2, 3, 4, 5]))
     (requested,) = build_misses(n=[5])
@@ -87,7 +87,7 @@ def test_the_summary_joins_unused_entries_of_a_kernel_that_have_one_reason() -> 
     ]
 
 
-def test_a_summary_line_for_several_misses_counts_their_tests_and_problems() -> None:
+def test_a_line_of_joined_misses_counts_tests_and_problems() -> None:
     rows = [replace(row, tests=(f"t::{number // 2}",)) for number, row in enumerate(build_misses(n=[1, 2, 3, 4]))]
 
     (finding,) = list_findings(result(rows=tuple(rows)))
@@ -95,7 +95,7 @@ def test_a_summary_line_for_several_misses_counts_their_tests_and_problems() -> 
     assert (finding.test, finding.other_test_count, finding.problem_count) == ("t::0", 1, 4)
 
 
-def test_the_summary_says_that_misses_of_hypothesis_tests_have_random_inputs() -> None:
+def test_misses_of_hypothesis_tests_are_marked_as_random_inputs() -> None:
     rows = tuple(replace(row, tests=("t::test",)) for row in build_misses(n=[1, 2, 3, 4]))
     fields = {"hypothesis_tests": ("t::test",)}
 

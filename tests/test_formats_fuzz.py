@@ -67,7 +67,7 @@ caches = st.lists(entries, max_size=4, unique_by=lambda entry: (entry.problem, e
 @pytest.mark.parametrize("format", Format, ids=lambda format: format.value.name)
 @examples(20)
 @given(cache=caches, order=st.randoms())
-def test_a_random_cache_is_read_back_equal_whatever_the_order_of_entries(format, cache, order):
+def test_random_cache_is_read_back_equal_in_any_order_of_entries(format, cache, order):
     data = encode(cache, format)
     assert set(decode(data, format, "cache").entries) == set(cache.entries)
     shuffled = list(cache.entries)
@@ -93,7 +93,7 @@ def read_by_protobuf(written: str) -> Cache | None:
 
 @examples(30)
 @given(cache=caches)
-def test_our_text_reader_and_protobuf_read_equal_caches_from_the_same_text(cache):
+def test_our_text_reader_and_protobuf_read_equal_caches(cache):
     written = encode(cache, Format.TEXT).decode()
     ours = read_by_us(written)
     assert repr(ours) == repr(read_by_protobuf(written))
@@ -142,7 +142,7 @@ def decoded(data: bytes, format: Format) -> Cache | None:
 @pytest.mark.parametrize("format", Format, ids=lambda format: format.value.name)
 @examples(30)
 @given(data=st.data())
-def test_reading_a_damaged_file_gives_a_valid_cache_or_a_one_line_error(format, data):
+def test_a_damaged_file_gives_a_valid_cache_or_a_one_line_error(format, data):
     """No damage raises any error but a CacheError."""
     cache = decoded(data.draw(mutants(format)), format)
     if cache is not None:
@@ -167,7 +167,7 @@ def mutant(chance: random.Random) -> str:
 
 
 @pytest.mark.filterwarnings("ignore:invalid .*escape sequence:DeprecationWarning")
-def test_our_text_reader_accepts_a_text_exactly_if_protobuf_accepts_it():
+def test_our_text_reader_accepts_exactly_what_protobuf_accepts():
     """Our reader passes text with another layout on to protobuf's parser."""
     chance = random.Random(1)
     accepted = 0

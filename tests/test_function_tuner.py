@@ -75,7 +75,7 @@ def test_tune_returns_the_object_from_the_space_and_not_a_copy() -> None:
     assert choice is configs[1]
 
 
-def test_the_function_product_omits_combinations_that_argument_where_rejects() -> None:
+def test_product_omits_combinations_that_argument_where_rejects() -> None:
     """The argument `where` of product() rejects combinations."""
     space = product(m=[1, 2], n=[10, 20], where=lambda config: config["m"] * config["n"] < 40)
 
@@ -110,7 +110,7 @@ class Layout(enum.Enum):
         ({"layout": Layout.ROW}, "layout=Layout.ROW"),
     ],
 )
-def test_candidates_of_every_type_are_shown_as_a_list_of_names_and_values(config: Any, params: str) -> None:
+def test_candidates_of_every_type_are_shown_as_names_and_values(config: Any, params: str) -> None:
     assert str(next(iter(as_space([config])))) == params
 
 
@@ -127,7 +127,7 @@ def test_different_candidates_have_different_cache_parameters() -> None:
     assert len(set(params)) == len(params)
 
 
-def test_a_tuple_in_a_candidate_is_saved_as_readable_json_and_loaded() -> None:
+def test_a_tuple_in_a_candidate_is_saved_as_json_and_loaded() -> None:
     """The cache file has `[2, 1]`, as a person writes it. A list of the same numbers is another candidate."""
     space = product(cluster=[(1, 1), (2, 1), [2, 1]], tile=[(64, 128)])
     request = {"space": space, "run": lambda config: 1.0 if config["cluster"] == (2, 1) else 2.0}
@@ -145,7 +145,7 @@ def test_a_tuple_in_a_candidate_is_saved_as_readable_json_and_loaded() -> None:
     assert chosen == {"cluster": (2, 1), "tile": (64, 128)}
 
 
-def test_the_order_and_container_of_candidates_do_not_change_their_space() -> None:
+def test_a_space_ignores_order_and_container_of_its_candidates() -> None:
     """A list, an iterator, a mapping and a product of the same configurations have one digest.
 
     Types of values count.
@@ -158,7 +158,7 @@ def test_the_order_and_container_of_candidates_do_not_change_their_space() -> No
 
 
 @pytest.mark.parametrize("space", ["ab", 5, [object()], [{1: 2}]])
-def test_passing_an_invalid_candidate_space_to_tune_is_a_type_error(space: Any) -> None:
+def test_an_invalid_candidate_space_is_a_type_error(space: Any) -> None:
     with pytest.raises(TypeError, match="space="):
         tune("k", space=space, run=identity)
 
@@ -175,7 +175,7 @@ def test_passing_an_invalid_candidate_space_to_tune_is_a_type_error(space: Any) 
     ],
     ids=["no candidate", "where rejects all candidates", "where fails"],
 )
-def test_an_empty_or_contradictory_space_is_an_error_naming_the_kernel(space: Any, cause: str) -> None:
+def test_errors_of_empty_or_contradictory_spaces_name_the_kernel(space: Any, cause: str) -> None:
     with pytest.raises(ValueError, match=re.escape(f"function:lib.gemm: {cause}")):
         tune("lib.gemm", space=space, run=identity)
 
@@ -183,7 +183,7 @@ def test_an_empty_or_contradictory_space_is_an_error_naming_the_kernel(space: An
 # Keys
 
 
-def test_the_helpers_named_power_of_two_and_multiple_of_round_a_number_up() -> None:
+def test_helpers_power_of_two_and_multiple_of_round_a_number_up() -> None:
     assert [power_of_two(n) for n in (0, 1, 2, 3, 1000, 1024, 1025)] == [1, 1, 2, 4, 1024, 1024, 2048]
     assert [multiple_of(n, 64) for n in (0, 1, 64, 65)] == [0, 64, 64, 128]
     for call in (lambda: power_of_two(-1), lambda: multiple_of(-1, 8), lambda: multiple_of(1, 0)):
@@ -196,8 +196,8 @@ def test_a_key_value_without_a_stable_form_still_gets_a_choice(value: object) ->
     assert tune("lib.gemm", space=[1, 2], run=lambda config: None, key={"m": value}, device="cpu") in (1, 2)
 
 
-def test_a_key_name_not_in_utf8_is_uncacheable_but_a_kernel_name_is_an_error() -> None:
-    """A dump that met one could not be written, nor the next one, which takes over what was tuned."""
+def test_a_key_name_that_is_not_in_utf8_is_uncacheable() -> None:
+    """A kernel or a candidate of such a name is an error. No dump could be written with the name."""
     with a_session_of(is_dumping=True) as lookups:
         for value in (1, (1,)):
             tune("lib.gemm", space=[1, 2], run=identity, key={"\ud800": value}, device="cpu")
@@ -207,7 +207,7 @@ def test_a_key_name_not_in_utf8_is_uncacheable_but_a_kernel_name_is_an_error() -
             tune(kernel, space=space, run=identity, device="cpu")
 
 
-def test_the_function_loss_says_how_much_slower_a_candidate_is_than_the_best() -> None:
+def test_loss_says_how_much_slower_a_candidate_is_than_the_best() -> None:
     arguments: dict[str, Any] = {
         "space": [{"BLOCK": 1}, {"BLOCK": 2}, {"BLOCK": 3}],
         "run": lambda config: {1: 10.0, 2: 8.0, 3: 20.0}[config["BLOCK"]],
@@ -248,7 +248,7 @@ def test_an_expected_error_or_wrong_result_rejects_a_candidate() -> None:
     assert tune("lax", space=space, run=run, strict=False, measuring=AS_TOLD) == 3
 
 
-def test_a_candidates_error_text_with_invalid_unicode_is_recorded_escaped() -> None:
+def test_an_error_text_with_invalid_unicode_is_recorded_escaped() -> None:
     def run(config: int) -> float:
         if config == 1:
             raise InvalidConfiguration("cannot open '/tmp/\udcff'")
@@ -275,7 +275,7 @@ def test_a_candidate_with_a_measured_time_of_nan_is_not_chosen() -> None:
     assert tune("k", space=[1, 2], run=identity, measuring=clock) == 2
 
 
-def test_a_device_that_breaks_during_tuning_raises_a_tuning_error(monkeypatch: Any) -> None:
+def test_device_that_breaks_during_tuning_raises_a_tuning_error(monkeypatch: Any) -> None:
     def broken(self: Any) -> None:
         raise RuntimeError("an illegal memory access was encountered\nmore")
 
@@ -291,7 +291,7 @@ def test_a_device_that_breaks_during_tuning_raises_a_tuning_error(monkeypatch: A
 # Measuring
 
 
-def test_setup_reset_and_verify_callbacks_are_called_in_order_around_runs() -> None:
+def test_setup_reset_and_verify_are_called_in_order_around_runs() -> None:
     """A candidate has a reset before each run and a setup before each measurement. Its result is verified once."""
     seen: list[str] = []
 
@@ -333,7 +333,7 @@ def test_a_user_defined_clock_measures_each_candidate_only_once() -> None:
     ],
     ids=["no run", "more least runs than most runs", "flush_l2 with a clock of the user"],
 )
-def test_invalid_arguments_of_the_class_measuring_raise_a_value_error(wrong: Any) -> None:
+def test_invalid_arguments_of_class_measuring_are_a_value_error(wrong: Any) -> None:
     with pytest.raises(ValueError, match=r"expected|flush_l2"):
         Measuring(**wrong)
 
@@ -349,7 +349,7 @@ def test_an_unknown_clock_name_is_a_value_error(name: str, on_gpu: bool) -> None
 # Compiling
 
 
-def test_on_a_cpu_measuring_waits_until_the_compile_threads_are_done() -> None:
+def test_on_a_cpu_measuring_waits_for_the_compile_threads() -> None:
     compiling: list[int] = []
     beside: list[int] = []
 
@@ -408,7 +408,7 @@ def test_an_expected_compile_error_rejects_only_its_candidate() -> None:
     assert compiled == [3, 2, 1, 4], "nothing is compiled after an error that ends the search"
 
 
-def test_argument_compile_threads_limits_simultaneous_compilations() -> None:
+def test_argument_compile_threads_limits_parallel_compilations() -> None:
     now: list[int] = []
     most: list[int] = []
 
@@ -480,7 +480,7 @@ def test_two_random_searches_try_the_same_candidates(memory: function.Memory) ->
     assert len(set(search())) == 7
 
 
-def test_the_optuna_strategy_without_optuna_names_the_pip_install_command(monkeypatch: Any) -> None:
+def test_optuna_strategy_without_optuna_names_the_pip_command(monkeypatch: Any) -> None:
     monkeypatch.setitem(sys.modules, "optuna", None)
 
     with pytest.raises(TuningError, match=r"pip install 'pytest-autotune\[search\]'"):
@@ -494,7 +494,7 @@ def test_a_search_strategy_with_zero_trials_is_a_value_error(strategy: Any, tria
         strategy(trials=trials)
 
 
-def test_passing_an_unknown_search_strategy_to_tune_is_a_type_error() -> None:
+def test_an_unknown_search_strategy_is_a_type_error() -> None:
     with pytest.raises(TypeError, match="strategy="):
         tune("k", space=[1, 2], run=identity, strategy="guess")
 
@@ -523,13 +523,13 @@ def names(lookup: Lookup) -> list[str]:
     return [value.name for value in lookup.fingerprint]
 
 
-def test_an_entry_records_the_space_source_and_version_that_tune_gets() -> None:
+def test_an_entry_records_the_space_the_source_and_the_version() -> None:
     assert names(recorded(version=3, measuring=QUICK)) == ["source", "space", "version"]
     assert recorded(version=(1, "a")).label == ""
     assert recorded(source="__global__ void k() {}").fingerprint != recorded(source="").fingerprint
 
 
-def test_an_entry_of_a_function_made_by_eval_says_that_it_has_no_source() -> None:
+def test_an_entry_of_a_function_from_eval_says_it_has_no_source() -> None:
     """The label of the entry says so."""
     unread = eval("lambda config: config")
     of_lambda = recorded(run=unread, measuring=QUICK)
@@ -539,7 +539,7 @@ def test_an_entry_of_a_function_made_by_eval_says_that_it_has_no_source() -> Non
     assert recorded(source=[identity, unread]).label == of_lambda.label
 
 
-def test_other_line_ends_in_a_source_file_are_no_change_but_other_text_is(tmp_path: Path) -> None:
+def test_other_line_ends_are_no_source_change_but_other_text_is(tmp_path: Path) -> None:
     """The kind of line ends does not matter."""
     file = tmp_path / "kernel.cu"
     file.write_bytes(b"a\nb")
@@ -575,7 +575,7 @@ def test_processes_record_equal_source_and_space_for_a_function() -> None:
 # Devices
 
 
-def test_tune_uses_the_cpu_if_no_gpu_is_in_use_and_no_device_is_passed() -> None:
+def test_without_a_gpu_in_use_tune_uses_the_cpu_by_default() -> None:
     """Without a GPU in use, the device is the CPU. An unknown device is an error."""
     opencl = Device("pthread-AMD EPYC", "pocl", 2)
 
@@ -603,7 +603,7 @@ def test_without_a_plugin_run_each_key_is_tuned_once_per_process() -> None:
     assert len(runs) == 4
 
 
-def test_threads_that_call_tune_for_one_problem_at_once_tune_it_once() -> None:
+def test_threads_that_request_one_problem_at_once_tune_it_once() -> None:
     runs: list[int] = []
     barrier = threading.Barrier(4)
 
@@ -652,7 +652,7 @@ def test_two_tunings_that_wait_for_each_other_do_not_deadlock() -> None:
 
 
 @pytest.mark.timeout(60)
-def test_a_tuning_that_waited_in_vain_for_another_thread_does_not_wait_again() -> None:
+def test_a_tuning_that_waited_in_vain_does_not_wait_again() -> None:
     """Each candidate tunes the other thread's problem, which fails."""
     both = threading.Barrier(2)
     begun: list[str] = []
@@ -718,7 +718,7 @@ def test_a_tuning_leaves_the_random_number_generators_unchanged() -> None:
 # The package
 
 
-def test_callbacks_of_the_decorator_tuned_get_the_arguments_of_the_call() -> None:
+def test_callbacks_of_decorator_tuned_get_arguments_of_the_call() -> None:
     """The decorated function keeps its docstring and tunes each key once."""
     script = """
 from pytest_autotune import Measuring, tuned
@@ -830,7 +830,7 @@ def test_a_tuning_keeps_no_reference_to_a_tensor_of_the_caller(fails: str) -> No
         gc.enable()
 
 
-def test_compile_threads_see_the_context_variables_of_the_thread_that_tunes() -> None:
+def test_compile_threads_see_the_callers_context_variables() -> None:
     mode: ContextVar[str] = ContextVar("mode", default="of nobody")
     seen = []
     mode.set("of the test")
@@ -840,7 +840,7 @@ def test_compile_threads_see_the_context_variables_of_the_thread_that_tunes() ->
     assert seen == ["of the test"] * 3
 
 
-def test_candidates_as_numbers_and_as_mappings_are_two_different_spaces() -> None:
+def test_candidates_as_numbers_and_as_mappings_are_two_spaces() -> None:
     """The configurations 1 and {"config": 1} have the same params."""
     plain, named = as_space([1, 2]), as_space([{"config": 1}, {"config": 2}])
     assert plain.digest != named.digest
@@ -861,7 +861,7 @@ def build_functions_without_source() -> list[Any]:
 
 
 @pytest.mark.parametrize("form", ["listed", "named", "product"])
-def test_a_candidate_space_with_a_function_without_source_is_uncacheable(form: str) -> None:
+def test_a_space_with_a_function_without_source_is_uncacheable(form: str) -> None:
     functions = build_functions_without_source()
     named = [{"function": function} for function in functions]
     spaces: dict[str, Any] = {"listed": functions, "named": named, "product": product(function=functions)}
@@ -879,7 +879,7 @@ def test_a_candidate_space_with_a_function_without_source_is_uncacheable(form: s
     assert lookups[0].reason == "space=: the source of made.double cannot be read"
 
 
-def test_overriding_a_method_that_a_tuned_method_calls_is_a_source_change() -> None:
+def test_overriding_a_called_method_is_a_source_change() -> None:
     sources = []
 
     class Base:
@@ -901,7 +901,7 @@ def test_overriding_a_method_that_a_tuned_method_calls_is_a_source_change() -> N
     assert sources[0] != sources[1]
 
 
-def test_overriding_a_classmethod_that_a_tuned_one_calls_is_a_source_change() -> None:
+def test_overriding_a_called_classmethod_is_a_source_change() -> None:
     """Python makes a bound method of the class, so the class is the first argument."""
     sources = []
 
@@ -966,7 +966,7 @@ DEFERRED = {
 @pytest.mark.parametrize("strict", [True, False])
 @pytest.mark.parametrize("name", ["run", "compile", "setup", "reset", "verify"])
 @pytest.mark.parametrize("callback", DEFERRED.values(), ids=DEFERRED)
-def test_passing_a_coroutine_or_generator_as_callback_is_a_type_error(callback: Any, name: str, strict: bool) -> None:
+def test_a_coroutine_or_generator_as_callback_is_a_type_error(callback: Any, name: str, strict: bool) -> None:
     """A candidate would be timed and accepted although its body never ran."""
     options: dict[str, Any] = {"run": lambda *values: 1, "measuring": QUICK, "device": "cpu", name: callback}
     with pytest.raises(TypeError, match=rf"\A{name}= returns an? [a-z ]+, which has not run yet: pass a .*\Z") as error:
@@ -984,7 +984,7 @@ def test_a_generator_under_the_tuned_decorator_is_a_type_error() -> None:
         product(where=coroutine, n=[1, 2])
 
 
-def test_a_function_that_runs_a_coroutine_to_completion_can_be_tuned() -> None:
+def test_a_function_that_runs_a_coroutine_to_its_end_is_tuned() -> None:
     async def launch(config: int) -> int:
         return config
 

@@ -92,7 +92,7 @@ LOADS = [
 
 
 @pytest.mark.parametrize(("make", "message"), LOADS)
-def test_loading_a_cache_from_an_unreadable_path_is_a_usage_error(
+def test_loading_an_unreadable_cache_path_is_a_usage_error(
     bad: Suite, make: Callable[[Path], str], message: str
 ) -> None:
     name = make(bad.folder)
@@ -143,7 +143,7 @@ def test_a_dump_to_an_unusable_path_is_a_usage_error(bad: Suite, make: Callable[
     assert {path: path.read_bytes() for path in before} == before
 
 
-def test_a_dump_to_a_file_name_too_long_or_not_in_utf8_is_a_usage_error(bad: Suite) -> None:
+def test_a_dump_to_an_invalid_file_name_is_a_usage_error(bad: Suite) -> None:
     """The name is too long, in no real folder or not in UTF-8. The run ends before its first test."""
     for name, message in [
         ("x" * 300 + ".textproto", "*cannot be read: File name too long"),
@@ -165,9 +165,7 @@ WAYS_BACK = [
 
 
 @pytest.mark.parametrize(("args", "where"), WAYS_BACK, ids=["dump", "update", "ini", "report"])
-def test_a_cache_or_report_path_through_a_missing_folder_is_a_usage_error(
-    bad: Suite, args: list[str], where: str
-) -> None:
+def test_a_path_through_a_missing_folder_is_a_usage_error(bad: Suite, args: list[str], where: str) -> None:
     (bad.folder / "cache.textproto").write_text(WHOLE)
 
     assert refused(bad, bad.run(*args)).endswith(f"{where}cannot be read: there is no folder build")
@@ -184,7 +182,7 @@ def test_a_dump_that_tuned_nothing_writes_no_file(serial_suite: Suite, section, 
     assert not serial_suite.cache.exists()
 
 
-def test_an_exception_whose_str_method_raises_fails_only_its_test_in_a_dump(suite: Suite) -> None:
+def test_exception_whose_str_method_raises_fails_only_its_test(suite: Suite) -> None:
     suite.write(
         test_bad="""
         class Wordless(Exception):
@@ -283,7 +281,7 @@ def test_an_invalid_option_of_the_plugin_is_a_usage_error(in_the_way: Suite, arg
 
 
 @pytest.mark.parametrize(("flag", "instead"), INI_ONLY_FLAGS)
-def test_a_setting_that_only_the_ini_has_is_a_usage_error_as_an_option(bad: Suite, flag: str, instead: str) -> None:
+def test_an_ini_only_setting_used_as_an_option_is_a_usage_error(bad: Suite, flag: str, instead: str) -> None:
     message = refused(bad, bad.run("--autotune-load=c.pb", flag))
 
     assert message == f"{flag.partition('=')[0]}: there is no such option ({instead})"
@@ -339,7 +337,7 @@ def test_pytest_markers_lists_the_autotune_cache_marker(serial_suite: Suite) -> 
     serial_suite.run("--markers").stdout.fnmatch_lines(["@pytest.mark.autotune_cache(load=PATH, enabled=True): *"])
 
 
-def test_empty_load_and_dump_options_cancel_the_paths_in_the_ini_file(serial_suite: Suite) -> None:
+def test_empty_load_and_dump_options_cancel_the_paths_in_the_ini(serial_suite: Suite) -> None:
     serial_suite.write().pytester.makeini("[pytest]\nautotune_load = none.textproto\nautotune_dump = none/none.docx\n")
 
     result = serial_suite.run("--autotune-load=", "--autotune-dump=")
@@ -348,7 +346,7 @@ def test_empty_load_and_dump_options_cancel_the_paths_in_the_ini_file(serial_sui
     result.stdout.no_fnmatch_line("*autotune*")
 
 
-def test_paths_in_the_ini_are_relative_to_it_and_option_paths_to_the_cwd(
+def test_ini_paths_start_at_the_ini_file_option_paths_at_the_cwd(
     serial_suite: Suite, monkeypatch: pytest.MonkeyPatch, section
 ) -> None:
     """A path of the ini file starts at the ini file. A path of the command line starts at the invocation folder."""
@@ -368,9 +366,7 @@ def test_paths_in_the_ini_are_relative_to_it_and_option_paths_to_the_cwd(
     assert (below / "new.textproto").exists()
 
 
-def test_a_missing_cache_named_in_the_ini_is_shown_relative_to_the_cwd(
-    bad: Suite, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_missing_cache_from_the_ini_is_shown_relative_to_the_cwd(bad: Suite, monkeypatch: pytest.MonkeyPatch) -> None:
     bad.pytester.makeini("[pytest]\nautotune_load = caches/none.pb\n")
     below = bad.folder / "below"
     below.mkdir()
@@ -393,7 +389,7 @@ def test_an_ini_list_of_caches_is_split_at_spaces_and_newlines(serial_suite: Sui
         assert section(serial_suite.run()) == ["4 hits"]
 
 
-def test_a_report_overwrites_no_cache_and_cannot_be_loaded_as_a_cache(serial_suite: Suite) -> None:
+def test_report_overwrites_no_cache_and_cannot_be_loaded_as_one(serial_suite: Suite) -> None:
     serial_suite.write().run("--autotune-dump=c.json", "--autotune-report=r.json")
     cache = serial_suite.folder / "c.json"
     before = cache.read_bytes()
@@ -427,7 +423,7 @@ BROKEN = {
 }
 
 
-def test_an_unreadable_cache_that_a_marker_names_fails_only_the_marked_test(suite: Suite) -> None:
+def test_unreadable_cache_named_in_a_marker_fails_only_its_test(suite: Suite) -> None:
     tests = suite.folder / "tests"
     tests.mkdir()
     text = "import pytest\n"

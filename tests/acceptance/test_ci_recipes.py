@@ -137,7 +137,7 @@ def workflow(name: str) -> dict[str, Any]:
     return next(content["jobs"] for content in workflows if content.get("name") == name)  # type: ignore[no-any-return]
 
 
-def test_the_github_update_workflow_merges_and_commits_caches_of_all_shards(tmp_path: Path) -> None:
+def test_github_update_commits_the_merged_caches_of_all_shards(tmp_path: Path) -> None:
     """The shards fail before the update and pass after it. A second update has nothing to commit."""
     github = GitHub(tmp_path)
     author = tmp_path / "author"
@@ -216,7 +216,7 @@ def project(tmp_path: Path) -> Project:
     return Project(GitHub(tmp_path))
 
 
-def test_the_sharded_github_workflow_fails_if_a_job_has_no_gpu_or_no_report(project: Project) -> None:
+def test_sharded_github_run_fails_if_a_job_has_no_gpu_or_report(project: Project) -> None:
     github, jobs = project.github, workflow("gpu tests in shards")
     github.job(jobs["test"], group=1)
     lost = github.job(jobs["test"], status=1, group=2, environment=LOST)
@@ -243,7 +243,7 @@ def test_the_sharded_github_workflow_fails_if_a_job_has_no_gpu_or_no_report(proj
     assert "no process called an autotuned kernel (4 skipped)" in github.job(jobs["gate"], status=1)
 
 
-def test_the_sharded_github_workflow_fails_for_misses_and_for_unused_entries(project: Project) -> None:
+def test_sharded_github_run_fails_for_misses_and_unused_entries(project: Project) -> None:
     github, jobs = project.github, workflow("gpu tests in shards")
     project.commit("abc")
     for group in (1, 2):
@@ -258,7 +258,7 @@ def test_the_sharded_github_workflow_fails_for_misses_and_for_unused_entries(pro
     )
 
 
-def test_the_github_update_workflow_deletes_no_entry_if_a_job_lost_its_gpu(project: Project) -> None:
+def test_github_update_deletes_no_entry_if_a_job_lost_its_gpu(project: Project) -> None:
     github, jobs = project.github, workflow("update the autotuning cache")
     project.commit("abce")
     github.job(jobs["tune"], group=1)
@@ -322,7 +322,7 @@ class GitLab:
             assert (where / job["artifacts"]["reports"]["junit"].replace("*", str(index))).exists() or status > 1
 
 
-def test_the_gitlab_pipeline_fails_for_a_lost_gpu_a_miss_or_an_unused_entry(project: Project) -> None:
+def test_gitlab_fails_for_a_lost_gpu_a_miss_or_an_unused_entry(project: Project) -> None:
     gitlab = GitLab(project)
     gitlab.run("test", 1)
     gitlab.run("test", 2)

@@ -184,7 +184,7 @@ def suite(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Compile
     return suite
 
 
-def test_only_a_kernel_that_calls_nothing_but_triton_is_compiled_in_advance(suite: CompiledSuite) -> None:
+def test_only_kernels_that_call_nothing_but_triton_compile_early(suite: CompiledSuite) -> None:
     """A kernel that calls only Triton's own functions is compiled ahead, another one by its test."""
     suite.plain().assert_outcomes(passed=8)
     suite.dump().assert_outcomes(passed=8)
@@ -214,7 +214,7 @@ def test_a_setting_of(kernel, place, monkeypatch):
 """
 
 
-def test_a_kernel_that_reads_per_thread_settings_compiles_in_the_test_thread(suite: CompiledSuite) -> None:
+def test_kernels_that_read_settings_compile_in_the_test_thread(suite: CompiledSuite) -> None:
     """A kernel that reads a setting is compiled in the test's thread, although threads compile the other candidates."""
     suite.write(lib=LIBRARY, test_lib=THREADS)
 

@@ -53,7 +53,7 @@ def test_a_load_with_misses_does_not_change_the_loaded_file(suite: Suite) -> Non
     assert suite.cache.read_bytes() == before
 
 
-def test_a_dumped_cache_file_is_readable_even_if_a_test_set_a_umask(serial_suite: Suite) -> None:
+def test_a_dumped_cache_is_readable_even_if_a_test_set_a_umask(serial_suite: Suite) -> None:
     serial_suite.write(test_lib="import os\n\ndef test_op(tune):\n    tune('lib.op')\n    os.umask(0o777)\n")
     before = os.umask(0o022)
     try:
@@ -74,7 +74,7 @@ def test_a_cache_dumped_in_any_file_format_loads_without_misses(serial_suite: Su
     assert serial_suite.tunings == []
 
 
-def test_dumped_entries_do_not_depend_on_test_order_or_worker_count(suite: Suite) -> None:
+def test_a_dump_does_not_depend_on_test_order_or_worker_count(suite: Suite) -> None:
     """Two dumps differ in the seconds of tuning only, if the order of the tests or the number of workers differs."""
     suite.write().serial.prepare_dump()
     first = suite.cache.read_text()
@@ -133,7 +133,7 @@ def test_a_dump_keeps_entries_of_tests_that_did_not_run(suite: Suite) -> None:
     assert 'kernel: "lib.b"' in suite.cache.read_text()
 
 
-def test_a_dump_on_a_second_gpu_type_keeps_the_entries_of_the_first_type(suite: Suite) -> None:
+def test_a_dump_on_a_second_gpu_type_keeps_entries_of_the_first(suite: Suite) -> None:
     suite.write().serial.prepare_dump(TOY_DEVICE="First GPU")
     suite.dump(TOY_DEVICE="Second GPU")
 
@@ -153,7 +153,7 @@ def test_if_two_loaded_caches_disagree_the_last_one_wins(suite: Suite) -> None:
     assert suite.run("--autotune-load=one.textproto", "--autotune-load=two.textproto").ret == 1
 
 
-def test_without_options_the_plugin_tunes_nothing_and_prints_nothing(suite: Suite, section) -> None:
+def test_without_options_the_plugin_tunes_and_prints_nothing(suite: Suite, section) -> None:
     result = suite.write().run()
 
     result.assert_outcomes(passed=4)
@@ -164,9 +164,7 @@ def test_without_options_the_plugin_tunes_nothing_and_prints_nothing(suite: Suit
 
 @pytest.mark.parametrize("bad", ["times={'\\ud800': 1.0}", "M=2**63"])
 @pytest.mark.parametrize("path", ["cache.textproto", "cache.pb"])
-def test_a_dump_leaves_out_an_entry_that_cannot_be_encoded_and_adds_a_note(
-    serial_suite: Suite, section, path: str, bad: str
-) -> None:
+def test_a_dump_omits_and_reports_an_entry_it_cannot_encode(serial_suite: Suite, section, path: str, bad: str) -> None:
     """A key has a number beyond 64 bits, or a candidate's name is not valid Unicode.
 
     The summary has a line about the error.
@@ -203,7 +201,7 @@ def pytest_unconfigure():
 """
 
 
-def test_a_tuning_in_a_thread_after_the_last_test_is_not_recorded(suite: Suite, section) -> None:
+def test_tuning_in_a_thread_after_the_last_test_is_not_recorded(suite: Suite, section) -> None:
     """The summary names a problem that a thread still tunes after the tests. A later run recovers nothing."""
     suite.write(test_late=LATE, test_op="def test_op(tune): tune('lib.op')")
     with (suite.folder / "conftest.py").open("a") as conftest:
@@ -245,7 +243,7 @@ def test_a_kernel_called_after_the_end_of_the_run_gets_a_warning(serial_suite: S
     assert warnings == [f"autotune: toy:lib.after {after_the_end}", f"autotune: toy:lib.last {after_the_end}"]
 
 
-def test_pytest_runs_that_pytester_starts_in_a_test_can_dump_and_load(
+def test_pytester_runs_inside_a_test_can_dump_and_load(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A test of a run without a cache runs pytest twice in its own process. The second run has a hit."""

@@ -30,7 +30,7 @@ def with_entries(suite: Suite) -> Suite:
     return suite
 
 
-def test_on_miss_first_uses_the_first_candidate_for_a_miss_or_stale_entry(suite: Suite, section) -> None:
+def test_with_on_miss_first_all_but_hits_use_the_first_candidate(suite: Suite, section) -> None:
     loaded_suite = with_entries(suite)
     loaded_suite.write(
         test_op=OP.format(
@@ -54,7 +54,7 @@ def test_on_miss_first_uses_the_first_candidate_for_a_miss_or_stale_entry(suite:
     assert loaded_suite.cache.read_bytes() == before
 
 
-def test_option_on_miss_nearest_uses_the_choice_of_the_nearest_size(loaded_suite: Suite) -> None:
+def test_option_on_miss_nearest_uses_choice_of_the_nearest_size(loaded_suite: Suite) -> None:
     loaded_suite.write(test_op=OP.format(ms="20, 63", more="", wanted="('middle' if m == 63 else 'fast')"))
 
     report = loaded_suite.report("--autotune-load=cache.textproto", "--autotune-on-miss=nearest")
@@ -68,9 +68,7 @@ def test_option_on_miss_nearest_uses_the_choice_of_the_nearest_size(loaded_suite
 
 
 @pytest.mark.parametrize("word", ["first", "nearest"])
-def test_with_option_on_miss_first_or_nearest_the_gate_still_counts_the_miss(
-    loaded_suite: Suite, section, word: str
-) -> None:
+def test_the_gate_counts_misses_despite_on_miss_first_or_nearest(loaded_suite: Suite, section, word: str) -> None:
     loaded_suite.write(test_op=OP.format(ms="16, 20, 64", more="", wanted="tune('lib.op', M=m, times=times)"))
 
     result = loaded_suite.load(f"--autotune-on-miss={word}", "--autotune-max-misses=0")
@@ -79,7 +77,7 @@ def test_with_option_on_miss_first_or_nearest_the_gate_still_counts_the_miss(
     assert section(result)[-2].startswith("2 hits, 1 miss; 1 used a fallback choice")
 
 
-def test_with_option_on_miss_nearest_a_new_kernel_uses_its_first_candidate(serial_suite: Suite) -> None:
+def test_on_miss_nearest_uses_first_candidate_for_a_new_kernel(serial_suite: Suite) -> None:
     serial_suite.write(test_op=OP.format(ms="16", more="", wanted="'fast'")).prepare_dump()
     serial_suite.write(test_new="def test_new(tune): assert tune('lib.new') == 'a'", test_op="")
 
@@ -89,7 +87,7 @@ def test_with_option_on_miss_nearest_a_new_kernel_uses_its_first_candidate(seria
     assert report["counts"]["tuned"] == 0
 
 
-def test_with_option_on_miss_first_a_run_without_a_cache_tunes_nothing(serial_suite: Suite, section) -> None:
+def test_option_on_miss_first_without_a_cache_tunes_nothing(serial_suite: Suite, section) -> None:
     serial_suite.write(test_op=OP.format(ms="16", more="", wanted="'slow'"))
 
     result = serial_suite.run("--autotune-on-miss=first")
@@ -100,14 +98,14 @@ def test_with_option_on_miss_first_a_run_without_a_cache_tunes_nothing(serial_su
     result.stdout.fnmatch_lines(["autotune: on miss first"])
 
 
-def test_option_on_miss_nearest_without_a_loaded_cache_is_a_usage_error(serial_suite: Suite) -> None:
+def test_option_on_miss_nearest_without_a_load_is_a_usage_error(serial_suite: Suite) -> None:
     result = serial_suite.write().run("--autotune-on-miss=nearest")
 
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines(["ERROR: --autotune-on-miss: no cache is loaded*"])
 
 
-def test_a_dump_without_a_load_tunes_despite_option_on_miss_first(serial_suite: Suite) -> None:
+def test_dump_without_a_load_tunes_despite_option_on_miss_first(serial_suite: Suite) -> None:
     serial_suite.write(test_op=OP.format(ms="16", more="", wanted="'fast'"))
 
     serial_suite.dump("--autotune-on-miss=first").assert_outcomes(passed=1)
@@ -115,7 +113,7 @@ def test_a_dump_without_a_load_tunes_despite_option_on_miss_first(serial_suite: 
     assert len(serial_suite.tunings) == 1
 
 
-def test_an_entry_used_only_for_a_miss_of_another_size_is_reported_unused(serial_suite: Suite, section) -> None:
+def test_entry_used_only_for_another_size_is_reported_unused(serial_suite: Suite, section) -> None:
     serial_suite.write(test_op=OP.format(ms="16", more="", wanted="'fast'")).prepare_dump()
     serial_suite.write(test_op=OP.format(ms="20", more="", wanted="'fast'"))
 

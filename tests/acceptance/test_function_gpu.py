@@ -68,7 +68,7 @@ def memory() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("flush_l2", [False, True])
-def test_tuning_with_the_torch_clock_chooses_the_faster_kernel_on_the_gpu(flush_l2: bool) -> None:
+def test_tuning_with_the_torch_clock_chooses_the_faster_kernel(flush_l2: bool) -> None:
     import torch
 
     x = torch.randn(4096, 4096, device="cuda")
@@ -94,7 +94,7 @@ def test_tuning_with_the_torch_clock_chooses_the_faster_kernel_on_the_gpu(flush_
     assert (measured_loss.choice.time_us or 0) < 100_000
 
 
-def test_tuning_with_the_cupy_clock_rejects_candidates_with_wrong_results() -> None:
+def test_tuning_with_the_cupy_clock_rejects_wrong_results() -> None:
     cupy = pytest.importorskip("cupy")
     n = 1 << 20
     x, y = cupy.ones(n, dtype=cupy.float32), cupy.empty(n, dtype=cupy.float32)
@@ -129,7 +129,7 @@ def test_option_flush_l2_makes_a_small_kernel_measurably_slower(library: str) ->
 
 @pytest.mark.parametrize("library", ["torch", "cupy"])
 @pytest.mark.parametrize("flush_l2", [False, True])
-def test_a_slow_launch_by_the_host_does_not_count_as_time_of_the_kernel(library: str, flush_l2: bool) -> None:
+def test_kernel_time_excludes_a_slow_launch_by_the_host(library: str, flush_l2: bool) -> None:
     """The host takes 300 microseconds for a launch, and the measured time stays below 20 microseconds."""
     copy = copy_of(1024, library)
 
@@ -203,7 +203,7 @@ def test_a_tuning_keeps_the_random_number_state_of_the_gpu() -> None:
     assert torch.equal(torch.rand(4, device="cuda"), without)
 
 
-def test_cupy_without_torch_reports_the_same_gpu_and_uuid_as_torch() -> None:
+def test_cupy_without_torch_reports_same_gpu_and_uuid_as_torch() -> None:
     pytest.importorskip("cupy")
     script = """
 import sys, json, dataclasses

@@ -25,7 +25,7 @@ def test_a_gate_option_without_a_loaded_cache_is_a_usage_error(suite: Suite, gat
         result.stderr.fnmatch_lines([f"ERROR: {message}"])
 
 
-def test_a_gate_in_the_ini_without_a_loaded_cache_is_a_usage_error(serial_suite: Suite) -> None:
+def test_a_gate_in_the_ini_without_a_load_is_a_usage_error(serial_suite: Suite) -> None:
     serial_suite.write().pytester.makeini("[pytest]\nautotune_max_misses = 0\n")
 
     result = serial_suite.run()
@@ -38,9 +38,7 @@ def test_a_gate_in_the_ini_without_a_loaded_cache_is_a_usage_error(serial_suite:
 
 
 @pytest.mark.parametrize("options", [["--autotune-load="], ["--autotune-dump=new.textproto"], ["--collect-only"]])
-def test_a_gate_set_in_the_ini_file_is_no_error_with_an_empty_load_option(
-    serial_suite: Suite, options: list[str]
-) -> None:
+def test_a_gate_in_the_ini_allows_an_empty_load_option(serial_suite: Suite, options: list[str]) -> None:
     """A dump and a run that only collects tests pass, too."""
     serial_suite.write().pytester.makeini("[pytest]\nautotune_max_misses = 0\nautotune_on_miss = error\n")
 
@@ -48,7 +46,7 @@ def test_a_gate_set_in_the_ini_file_is_no_error_with_an_empty_load_option(
 
 
 @pytest.mark.parametrize("gate", [*GATES, "--autotune-on-stale=error", "--autotune-fail-on-unused"])
-def test_a_gate_option_with_an_empty_load_option_is_a_usage_error(serial_suite: Suite, gate: str) -> None:
+def test_gate_option_with_an_empty_load_option_is_a_usage_error(serial_suite: Suite, gate: str) -> None:
     serial_suite.write().pytester.makeini("[pytest]\nautotune_load = cache.textproto\n")
 
     result = serial_suite.run("--autotune-load=", gate)
@@ -72,7 +70,7 @@ def test_the_gate_counts_misses_if_only_markers_load_a_cache(suite: Suite) -> No
     )
 
 
-def test_a_gate_option_is_a_usage_error_if_no_run_or_test_loads_a_cache(serial_suite: Suite) -> None:
+def test_a_gate_option_is_a_usage_error_if_no_cache_is_loaded(serial_suite: Suite) -> None:
     serial_suite.write(test_lib="def test_op(tune, autotune_cache): tune('lib.op')")
 
     assert serial_suite.run("--autotune-max-misses=0").ret == pytest.ExitCode.USAGE_ERROR
@@ -103,7 +101,7 @@ def skip_all(suite: Suite) -> None:
         test.write_text("import pytest\n@pytest.mark.skip\ndef test_gpu(): pass\ndef test_cpu(): pass\n")
 
 
-def test_with_option_on_miss_error_a_run_of_only_skipped_tests_fails(serial_suite: Suite) -> None:
+def test_option_on_miss_error_fails_a_run_of_only_skipped_tests(serial_suite: Suite) -> None:
     """The same holds for --autotune-on-stale=error. A part of the suite passes."""
     serial_suite.write().prepare_dump()
     skip_all(serial_suite)
@@ -114,7 +112,7 @@ def test_with_option_on_miss_error_a_run_of_only_skipped_tests_fails(serial_suit
     assert serial_suite.load().ret == 0, "without a gate"
 
 
-def test_a_run_with_the_option_setup_only_passes_the_gates_without_any_hit(serial_suite: Suite) -> None:
+def test_with_option_setup_only_the_gates_pass_without_any_hit(serial_suite: Suite) -> None:
     serial_suite.write().prepare_dump()
 
     result = serial_suite.load("--autotune-max-misses=0", "--autotune-fail-on-unused", "--setup-only")
@@ -137,7 +135,7 @@ def test_cpu(n): pass
 
 
 @pytest.mark.parametrize("gate", GATES)
-def test_reports_show_the_gate_as_skipped_if_no_test_called_a_kernel(suite: Suite, section, gate: str) -> None:
+def test_reports_show_a_skipped_gate_if_no_test_called_a_kernel(suite: Suite, section, gate: str) -> None:
     suite.write().serial.prepare_dump()
     (suite.folder / "test_cpu.py").write_text(NO_KERNEL)
     reports = [f"--autotune-report=r.{kind}" for kind in ("json", "html", "md")]
@@ -163,7 +161,7 @@ def test_reports_show_the_gate_as_skipped_if_no_test_called_a_kernel(suite: Suit
 
 
 @pytest.mark.parametrize("gate", [*GATES, "--autotune-fail-on-unused"])
-def test_the_gate_fails_if_the_loaded_cache_is_empty_and_no_test_uses_it(serial_suite: Suite, gate: str) -> None:
+def test_the_gate_fails_if_the_cache_is_empty_and_unused(serial_suite: Suite, gate: str) -> None:
     """A part of the suite passes, because other parts may look up kernels."""
     serial_suite.write(test_lib="def test_nothing(): pass").cache.write_text("format_version: 1\n")
 
@@ -235,7 +233,7 @@ def test_the_gate_fails_if_gpu_tests_skip_and_only_cpu_tests_run(serial_suite: S
 
 
 @pytest.mark.parametrize("gate", GATES)
-def test_the_gate_fails_if_all_selected_tests_are_xfail_with_run_false(serial_suite: Suite, gate: str) -> None:
+def test_the_gate_fails_if_all_tests_are_xfail_with_run_false(serial_suite: Suite, gate: str) -> None:
     serial_suite.write().prepare_dump()
     xfail = 'pytestmark = pytest.mark.xfail(run=False, reason="no GPU")'
     (serial_suite.folder / "test_gpu.py").write_text(f"import pytest\n{xfail}\ndef test_gpu(): pass\n")
@@ -249,7 +247,7 @@ def test_the_gate_fails_if_all_selected_tests_are_xfail_with_run_false(serial_su
     )
 
 
-def test_the_gate_passes_tests_that_call_no_kernel_unless_all_are_skipped(suite: Suite) -> None:
+def test_the_gate_passes_tests_without_kernels_unless_all_skip(suite: Suite) -> None:
     suite.write().serial.prepare_dump()
     (suite.folder / "test_cpu.py").write_text(NO_KERNEL)
 
@@ -262,7 +260,7 @@ def test_the_gate_passes_tests_that_call_no_kernel_unless_all_are_skipped(suite:
 
 
 @pytest.mark.parametrize("spelt", ["--autotune-tuners=xla", "autotune_tuners (ini)"])
-def test_the_gate_fails_if_an_option_turns_off_the_tuner_of_loaded_entries(serial_suite: Suite, spelt: str) -> None:
+def test_gate_fails_if_an_option_turns_off_a_tuner_with_entries(serial_suite: Suite, spelt: str) -> None:
     """Entries of the tuner are loaded, and the command line or the ini file leaves the tuner out."""
     serial_suite.write().prepare_dump()
     serial_suite.pytester.makeini(f"[pytest]\nautotune_tuners = {'xla' if 'ini' in spelt else 'toy'}\n")
@@ -275,7 +273,7 @@ def test_the_gate_fails_if_an_option_turns_off_the_tuner_of_loaded_entries(seria
 
 
 @pytest.mark.parametrize("gate", [*GATES, "--autotune-fail-on-unused"])
-def test_the_gate_fails_if_the_adapter_for_loaded_entries_is_not_installed(serial_suite: Suite, gate: str) -> None:
+def test_gate_fails_if_loaded_entries_have_no_installed_adapter(serial_suite: Suite, gate: str) -> None:
     """The gate also fails if --autotune-tuners leaves the tuner out. With autotune_ignore the gate passes."""
     serial_suite.write().prepare_dump()
     for tuner in ("gone", "xla"):
@@ -300,7 +298,7 @@ def test_the_gate_fails_if_the_adapter_for_loaded_entries_is_not_installed(seria
     assert serial_suite.load(*both, *ignoring, "--autotune-tuners=toy", gate).ret == 0
 
 
-def test_if_autotune_ignore_prevents_all_hits_the_failed_gate_names_it(serial_suite: Suite) -> None:
+def test_the_gate_names_autotune_ignore_if_it_prevents_all_hits(serial_suite: Suite) -> None:
     serial_suite.write().prepare_dump()
     serial_suite.pytester.makeini("[pytest]\nautotune_ignore = toy:lib.m*\n")
     (serial_suite.folder / "test_lib.py").write_text("def test_matmul(tune): tune('lib.matmul', M=16, N=8)\n")
@@ -311,7 +309,7 @@ def test_if_autotune_ignore_prevents_all_hits_the_failed_gate_names_it(serial_su
     result.stdout.fnmatch_lines([f"!* {message} !*"])
 
 
-def test_if_a_marker_with_enabled_false_prevents_all_hits_the_gate_names_it(serial_suite: Suite) -> None:
+def test_the_gate_names_enabled_false_if_it_prevents_all_hits(serial_suite: Suite) -> None:
     serial_suite.write().prepare_dump()
     mark = "import pytest\npytestmark = pytest.mark.autotune_cache(enabled=False)\n"
     test = f"{mark}def test_matmul(tune): tune('lib.matmul', M=16, N=8)\n"
@@ -323,7 +321,7 @@ def test_if_a_marker_with_enabled_false_prevents_all_hits_the_gate_names_it(seri
     result.stdout.fnmatch_lines([f"!* {message} !*"])
 
 
-def test_the_gate_fails_if_hits_come_only_from_a_cache_that_a_marker_names(serial_suite: Suite, section) -> None:
+def test_the_gate_fails_if_only_the_cache_of_a_marker_has_hits(serial_suite: Suite, section) -> None:
     serial_suite.write().prepare_dump()
     skip_all(serial_suite)
     of_test = "format_version: 1\n"
@@ -344,7 +342,7 @@ def test_the_gate_fails_if_hits_come_only_from_a_cache_that_a_marker_names(seria
     assert serial_suite.load("--autotune-max-misses=0").ret == pytest.ExitCode.TESTS_FAILED, "nothing came of it"
 
 
-def test_a_miss_limit_in_percent_ignores_problems_of_tests_without_a_cache(serial_suite: Suite) -> None:
+def test_a_miss_limit_in_percent_ignores_tests_without_a_cache(serial_suite: Suite) -> None:
     tune_call = "autotune_cache.tune('a', key={'n': 1}, space=[1, 2], run=str, version=1)"
     marker = "@pytest.mark.autotune_cache(load='own.textproto')\n"
     lines = (

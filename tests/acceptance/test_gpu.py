@@ -135,7 +135,7 @@ def test_double():
 """
 
 
-def test_options_verify_and_update_together_replace_a_slow_choice_on_the_gpu(suite: Suite) -> None:
+def test_options_verify_and_update_replace_a_slow_choice(suite: Suite) -> None:
     """The second verification finds nothing to report."""
     suite.pytester.makepyfile(test_slow=SLOW)
     suite.run("--autotune-dump=cache.textproto", "test_slow.py")

@@ -63,7 +63,7 @@ def a_suite(suite: Suite, kernel: str = KERNEL, test: str = TEST, version: str =
     return suite
 
 
-def test_an_entry_is_stale_if_its_kernel_now_calls_another_helper_function(serial_suite: Suite) -> None:
+def test_entry_is_stale_if_its_kernel_now_calls_another_helper(serial_suite: Suite) -> None:
     a_suite(serial_suite).dump()
 
     row, *_ = serial_suite.load_stale(FAST_OPS="1")
@@ -91,7 +91,7 @@ def test_editing_a_kernel_of_a_library_makes_its_entry_stale(serial_suite: Suite
     assert "(scale)" in row["reason"]
 
 
-def test_editing_a_kernel_in_the_argument_source_makes_the_entries_stale(serial_suite: Suite) -> None:
+def test_editing_a_kernel_in_argument_source_makes_entries_stale(serial_suite: Suite) -> None:
     kernel = KERNEL.replace('"run": run,', '"run": run, "source": scale,')
     a_suite(serial_suite, kernel).dump().assert_outcomes(passed=2)
     a_suite(serial_suite, kernel.replace("x * 2", "x * 3"))
@@ -101,7 +101,7 @@ def test_editing_a_kernel_in_the_argument_source_makes_the_entries_stale(serial_
     assert "(scale)" in row["reason"]
 
 
-def test_a_tuned_function_whose_source_cannot_be_read_gets_one_note(suite: Suite, section: Any) -> None:
+def test_a_function_whose_source_cannot_be_read_gets_one_note(suite: Suite, section: Any) -> None:
     a_suite(suite, KERNEL.replace('"run": run', '"run": range')).dump()
 
     notes = [line for line in section(suite.load()) if "source" in line]
@@ -112,7 +112,7 @@ def test_a_tuned_function_whose_source_cannot_be_read_gets_one_note(suite: Suite
     ]
 
 
-def test_a_tuned_function_without_source_gets_no_note_if_it_has_a_version(serial_suite: Suite, section: Any) -> None:
+def test_a_function_without_source_but_with_version_gets_no_note(serial_suite: Suite, section: Any) -> None:
     a_suite(serial_suite, KERNEL.replace('"run": run', '"version": 1, "run": range'))
 
     assert not any("source" in line for line in section(serial_suite.dump()))

@@ -58,7 +58,7 @@ def test_after(tune): assert op(tune) == "a"
     assert section(result)[-1].startswith("1 hit")
 
 
-def test_entries_are_not_called_unused_while_a_marker_disables_a_test(serial_suite: Suite, section) -> None:
+def test_no_entry_is_called_unused_if_a_marker_disables_a_test(serial_suite: Suite, section) -> None:
     """The test looks up no entry, so the run cannot know which entries the test needs without the marker."""
     test = "def test_a(tune): op(tune, 1)\n{mark}\ndef test_b(tune): op(tune, 2)\n"
     write(serial_suite, test.format(mark="")).prepare_dump()
@@ -75,7 +75,7 @@ def test_entries_are_not_called_unused_while_a_marker_disables_a_test(serial_sui
     assert serial_suite.cache.read_bytes() == before
 
 
-def test_the_update_that_a_hint_suggests_writes_the_cache_named_in_a_marker(serial_suite: Suite, section) -> None:
+def test_the_suggested_update_writes_the_cache_named_in_a_marker(serial_suite: Suite, section) -> None:
     def with_source(source: str) -> Suite:
         return write(serial_suite, f"@load('own.textproto')\ndef test_own(tune): tune('lib.own', source='{source}')")
 
@@ -110,7 +110,7 @@ def test_a_dump_creates_the_caches_that_markers_name(suite: Suite, section) -> N
     assert section(suite.run())[-1].startswith("3 hits")
 
 
-def test_an_update_creates_each_cache_that_markers_name_even_an_empty_one(suite: Suite, section) -> None:
+def test_an_update_creates_all_caches_of_markers_even_if_empty(suite: Suite, section) -> None:
     """Tunings belong to the last cache of a test. A load needs the other caches, too, so they are written empty."""
     tests = "@load(['first.textproto', 'own.textproto'])\ndef test_own(tune): tune('lib.own')\n"
     write(suite, tests + "@load('idle.textproto')\ndef test_idle(tune): pass\n")
@@ -121,7 +121,7 @@ def test_an_update_creates_each_cache_that_markers_name_even_an_empty_one(suite:
     suite.run("--autotune-max-misses=0").assert_outcomes(passed=2)
 
 
-def test_an_update_writes_a_stale_problem_into_the_cache_its_marker_names(suite: Suite, section) -> None:
+def test_update_writes_stale_problems_to_the_cache_of_the_marker(suite: Suite, section) -> None:
     """The cache of the run stays as it is."""
     write(suite, OWN_AND_OTHERS).prepare_dump()
     before = suite.cache.read_bytes()
@@ -137,7 +137,7 @@ def test_an_update_writes_a_stale_problem_into_the_cache_its_marker_names(suite:
     assert any(line.startswith("3 hits") for line in section(suite.load()))
 
 
-def test_an_update_fails_if_a_cache_that_a_marker_names_cannot_be_written(suite: Suite) -> None:
+def test_update_fails_if_the_cache_of_a_marker_cannot_be_written(suite: Suite) -> None:
     """The summary has a single line about the error."""
     (suite.folder / "own.textproto").symlink_to("nowhere/own.textproto")
     write(suite, "@load('own.textproto')\ndef test_own(tune): tune('lib.own')")
@@ -177,9 +177,7 @@ def test_decorators(tune): assert op(tune) == "a"
 
 
 @pytest.mark.parametrize("options", [[], ["--autotune-load=a.textproto"], ["--autotune-load=c.textproto"]])
-def test_the_cache_in_the_innermost_marker_of_a_test_wins_over_all_others(
-    serial_suite: Suite, options: list[str]
-) -> None:
+def test_the_cache_of_the_innermost_marker_wins_over_all_others(serial_suite: Suite, options: list[str]) -> None:
     """The command line names no cache, or the cache of another marker."""
     write(caches(serial_suite, "a", "b", "c"), NEAREST)
 
@@ -187,7 +185,7 @@ def test_the_cache_in_the_innermost_marker_of_a_test_wins_over_all_others(
     assert serial_suite.tunings == []
 
 
-def test_a_problem_that_the_cache_of_a_marker_lacks_hits_the_cache_of_a_run(serial_suite: Suite, section) -> None:
+def test_a_miss_in_the_cache_of_a_marker_hits_the_cache_of_a_run(serial_suite: Suite, section) -> None:
     caches(serial_suite, "b", "c")
     text = (serial_suite.folder / "c.textproto").read_text()
     (serial_suite.folder / "c.textproto").write_text(text.replace("int: 1", "int: 2"))
@@ -222,7 +220,7 @@ class TestOff:
     assert suite.tunings == []
 
 
-def test_a_marker_with_enabled_true_on_a_test_overrides_false_on_its_module(serial_suite: Suite) -> None:
+def test_enabled_true_on_a_test_overrides_false_on_its_module(serial_suite: Suite) -> None:
     write(
         caches(serial_suite, "b"),
         """
@@ -237,7 +235,7 @@ def test_off(tune): assert op(tune) == "a"
     serial_suite.run().assert_outcomes(passed=2)
 
 
-def test_a_test_with_a_cache_marker_shares_no_choices_with_other_tests(suite: Suite) -> None:
+def test_a_test_with_a_cache_marker_shares_no_choice_with_others(suite: Suite) -> None:
     write(
         caches(suite, "b"),
         """
@@ -292,13 +290,13 @@ def test_the_fixture_lists_only_the_problems_of_its_test(prepared, autotune_cach
 """
 
 
-def test_the_autotune_cache_fixture_lists_hits_and_misses_of_its_test(suite: Suite) -> None:
+def test_the_fixture_lists_hits_and_misses_of_its_test(suite: Suite) -> None:
     write(caches(suite, "b"), FIXTURE)
 
     suite.run("--autotune-load=b.textproto").assert_outcomes(passed=3)
 
 
-def test_the_fixture_lists_a_hit_only_in_the_first_test_that_gets_it(serial_suite: Suite) -> None:
+def test_the_fixture_lists_a_hit_only_in_the_first_test_with_it(serial_suite: Suite) -> None:
     write(
         caches(serial_suite, "b"),
         """
@@ -314,7 +312,7 @@ def test_second(tune, autotune_cache):
     serial_suite.run("--autotune-load=b.textproto").assert_outcomes(passed=2)
 
 
-def test_a_cache_that_a_test_loads_with_the_fixture_is_unloaded_afterwards(suite: Suite, section) -> None:
+def test_cache_loaded_by_the_fixture_is_unloaded_after_its_test(suite: Suite, section) -> None:
     """The run has no option of the plugin."""
     write(
         caches(suite, "b", "c"),
@@ -389,7 +387,7 @@ def test_an_update_keeps_entries_used_by_tests_with_other_caches(
     ["'./own.textproto'", "__file__[:-14] + 'own.textproto'", "'below/../own.textproto'", "'link.textproto'"],
     ids=["dot", "absolute", "dots", "link"],
 )
-def test_all_spellings_of_one_path_in_markers_mean_the_same_cache(suite: Suite, section, spelling: str) -> None:
+def test_all_spellings_of_a_path_in_markers_mean_one_cache(suite: Suite, section, spelling: str) -> None:
     """One problem has two entries, as for two kernels of a factory. The summary shows the shortest spelling."""
     suite.pytester.mkdir("below")
     (suite.folder / "link.textproto").symlink_to("own.textproto")
@@ -408,7 +406,7 @@ def test_second(tune): tune("lib.op", source="two")
     suite.run("--autotune-max-misses=0").assert_outcomes(passed=2)
 
 
-def test_a_marker_path_with_dots_after_a_symbolic_link_follows_the_link(serial_suite: Suite) -> None:
+def test_dots_after_a_link_in_a_marker_path_follow_the_link(serial_suite: Suite) -> None:
     """A ``..`` behind a link is that of the folder to which the link leads."""
     folder = serial_suite.folder
     (folder / "elsewhere" / "deep").mkdir(parents=True)
@@ -423,7 +421,7 @@ def test_a_marker_path_with_dots_after_a_symbolic_link_follows_the_link(serial_s
     assert not (folder / "tests" / "own.textproto").exists()
 
 
-def test_a_cache_that_a_marker_names_is_unloaded_even_if_its_test_fails(serial_suite: Suite) -> None:
+def test_the_cache_of_a_marker_is_unloaded_after_a_failed_test(serial_suite: Suite) -> None:
     write(
         caches(serial_suite, "b"),
         """
@@ -442,7 +440,7 @@ def test_after(tune): assert op(tune) == "a"
     serial_suite.run().assert_outcomes(passed=2, failed=1)
 
 
-def test_a_dump_includes_the_hits_from_a_cache_that_a_marker_names(suite: Suite) -> None:
+def test_a_dump_includes_the_hits_from_the_cache_of_a_marker(suite: Suite) -> None:
     write(
         caches(suite, "b"),
         """
@@ -458,7 +456,8 @@ def test_new(tune): assert op(tune, 2) == "a"
     assert 'text: "b"' in suite.cache.read_text()
 
 
-def test_requesting_the_fixture_in_a_running_test_fails_and_names_a_remedy(serial_suite: Suite) -> None:
+def test_requesting_the_fixture_in_a_running_test_is_an_error(serial_suite: Suite) -> None:
+    """The error names a remedy."""
     serial_suite.write(test_late="def test_late(request): request.getfixturevalue('autotune_cache')")
 
     result = serial_suite.run()
@@ -470,7 +469,7 @@ def test_requesting_the_fixture_in_a_running_test_fails_and_names_a_remedy(seria
     serial_suite.run("--autotune-dump=cache.textproto").assert_outcomes(passed=1)
 
 
-def test_if_a_test_deletes_the_cache_in_its_marker_an_update_restores_it(suite: Suite) -> None:
+def test_an_update_restores_a_markers_cache_that_a_test_deletes(suite: Suite) -> None:
     cache = suite.folder / "own.textproto"
     write(suite, "@load('own.textproto')\ndef test_own(tune): tune('lib.one'), tune('lib.two')")
     suite.serial.run("--autotune-update")

@@ -24,7 +24,7 @@ def write(suite: Suite, *asked: tuple[str, dict[str, Any]]) -> Suite:
     return suite
 
 
-def test_problems_that_production_used_but_no_test_covers_are_listed(suite: Suite, section: Any) -> None:
+def test_problems_used_in_production_but_by_no_test_are_listed(suite: Suite, section: Any) -> None:
     """The most frequent problem comes first. Each row names the test with the nearest problem."""
     write(
         suite,
@@ -54,7 +54,7 @@ def test_problems_that_production_used_but_no_test_covers_are_listed(suite: Suit
     ]
 
 
-def test_the_summary_says_if_tests_cover_all_problems_used_in_production(serial_suite: Suite, section: Any) -> None:
+def test_the_summary_says_if_tests_cover_all_production_problems(serial_suite: Suite, section: Any) -> None:
     """After an incomplete run, the line gives the reason why the run was not complete."""
     suite = write(serial_suite, ("lib.matmul", {"M": 16, "N": 8}))
 
@@ -69,7 +69,7 @@ def test_the_summary_says_if_tests_cover_all_problems_used_in_production(serial_
     )
 
 
-def test_a_truncated_line_in_the_log_of_production_misses_is_skipped(serial_suite: Suite, section: Any) -> None:
+def test_a_truncated_line_in_the_production_log_is_skipped(serial_suite: Suite, section: Any) -> None:
     suite = write(serial_suite, ("lib.matmul", {"M": 16, "N": 8}))
     file = suite.folder / "misses.jsonl"
     whole = file.read_text()
@@ -81,7 +81,7 @@ def test_a_truncated_line_in_the_log_of_production_misses_is_skipped(serial_suit
     assert "misses.jsonl:2: the line was cut off by a kill or a full disk (2 lines ignored)" in lines
 
 
-def test_an_invalid_or_missing_log_of_production_misses_fails_the_run(serial_suite: Suite) -> None:
+def test_an_invalid_or_missing_production_log_fails_the_run(serial_suite: Suite) -> None:
     suite = write(serial_suite)
     (suite.folder / "misses.jsonl").write_text('{"tuner": "toy"}\n')
 

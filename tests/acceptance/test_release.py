@@ -35,7 +35,7 @@ def run(*command: str | Path, status: int = 0, **environment: str) -> str:
 
 @pytest.mark.index
 @pytest.mark.nightly
-def test_the_first_minute_of_the_readme_works_with_the_built_wheel(tmp_path: Path) -> None:
+def test_first_minute_of_the_readme_works_with_the_built_wheel(tmp_path: Path) -> None:
     """The wheel is built from the sdist. The first minute has an environment of its own and 120 seconds."""
     run(".ci/build", tmp_path / "dist")
     assert sorted(path.suffix for path in (tmp_path / "dist").iterdir()) == [".gz", ".whl"]
@@ -51,7 +51,7 @@ def test_a_release_build_fails_if_the_git_tag_is_not_its_version(tmp_path: Path)
     assert not (tmp_path / "dist").exists()
 
 
-def test_the_notes_of_a_release_are_its_dated_section_of_the_changelog(tmp_path: Path) -> None:
+def test_release_notes_are_the_dated_section_of_the_changelog(tmp_path: Path) -> None:
     """Only a section with a date is one of a release. ``gh`` is a script that prints its arguments."""
     shutil.copytree(REPOSITORY / ".ci", tmp_path / ".ci")
     changelog = "# Changelog\n\n## [0.2.0] - unreleased\n\n- New.\n\n## [0.1.0] - 2026-12-01\n\n- Old.\n"

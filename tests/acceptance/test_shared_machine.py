@@ -56,7 +56,7 @@ def as_user(suite: Suite, **files: str) -> None:
         ("a dangling link", "is not a folder"),
     ],
 )
-def test_a_run_that_cannot_use_its_lock_folder_passes_with_one_message(
+def test_a_run_with_an_unusable_lock_folder_prints_one_message(
     suite: Suite, section, place: Path, obstacle: str, message: str
 ) -> None:
     """The folder belongs to another user, or is a file or a dangling link. Both runs pass and dump as usual."""
@@ -91,7 +91,7 @@ def test_it(tune):
 """
 
 
-def test_tunings_of_a_killed_run_do_not_get_into_another_project_at_its_path(serial_suite: Suite, place: Path) -> None:
+def test_tunings_of_a_killed_run_get_into_no_other_project(serial_suite: Suite, place: Path) -> None:
     """Both projects had the same path, one after the other, and both runs were killed."""
     suite = serial_suite
     options = ["-p", "no:cacheprovider", "--autotune-dump=cache.textproto"]
@@ -143,7 +143,7 @@ events.FileIO = Full
 
 
 @pytest.mark.parametrize("room", [0, 2000, 10**6])
-def test_a_failed_dump_says_how_many_tunings_the_next_run_will_write(
+def test_a_failed_dump_says_how_many_tunings_the_next_run_writes(
     serial_suite: Suite, section, monkeypatch: pytest.MonkeyPatch, room: int
 ) -> None:
     """The dump cannot be written, and the log has room for none, some or all tunings."""

@@ -62,7 +62,7 @@ def test_a_quiet_run_shows_the_counts_and_the_update_command(outdated: Suite, se
     assert lines[:2] == ["1 hit, 12 misses, 12 stale; 24 tuned", f"{UPDATE} to update the cache."]
 
 
-def test_a_quiet_run_says_what_it_wrote_and_that_it_refused_to_prune(serial_suite: Suite, section) -> None:
+def test_a_quiet_run_shows_written_entries_and_a_refused_prune(serial_suite: Suite, section) -> None:
     serial_suite.write()
 
     assert section(serial_suite.dump("-q"))[:-1] == ["4 entries written to cache.textproto: 4 added"]
@@ -84,9 +84,7 @@ def test_a_very_quiet_run_hides_misses_and_the_update_command(outdated: Suite, s
         ["--cache-show"], ["--markers"], ["--help"], ["--version"],
     ],
 )  # fmt: skip
-def test_a_run_with_an_option_such_as_collect_only_writes_no_file_or_summary(
-    serial_suite: Suite, section, args: list[str]
-) -> None:
+def test_an_option_that_runs_no_test_writes_no_file_or_summary(serial_suite: Suite, section, args: list[str]) -> None:
     """Options such as --collect-only run no test. Such a run writes no file and has no gate."""
     serial_suite.write().prepare_dump()
     before = serial_suite.cache.read_bytes()
@@ -115,7 +113,7 @@ def test_the_summary_is_the_same_serially_and_with_workers(suite: Suite, section
     ]
 
 
-def test_misses_of_one_kernel_are_one_row_unless_the_run_is_verbose(serial_suite: Suite, section) -> None:
+def test_misses_of_a_kernel_are_one_row_unless_a_run_is_verbose(serial_suite: Suite, section) -> None:
     serial_suite.write(test_op=SIZES.format(ms="100", more="")).prepare_dump()
     serial_suite.write(test_op=SIZES.format(ms="*range(100, 115)", more=""))
 
@@ -177,7 +175,7 @@ HINTS = [
 
 
 @pytest.mark.parametrize(("ini", "args", "typed"), HINTS)
-def test_running_the_command_that_the_summary_shows_updates_the_cache(
+def test_running_the_suggested_command_updates_the_cache(
     outdated: Suite, section, ini: str, args: list[str], typed: str
 ) -> None:
     outdated.pytester.makeini(f"[pytest]\n{ini}\n")
@@ -193,7 +191,7 @@ def test_running_the_command_that_the_summary_shows_updates_the_cache(
     assert outdated.load("--autotune-max-misses=0").ret == 0
 
 
-def test_the_update_command_in_the_summary_quotes_a_path_with_a_space(outdated: Suite) -> None:
+def test_the_suggested_command_quotes_a_path_with_a_space(outdated: Suite) -> None:
     outdated.cache.rename(outdated.folder / "my cache.textproto")
 
     result = outdated.run("--autotune-load=my cache.textproto")
@@ -201,7 +199,7 @@ def test_the_update_command_in_the_summary_quotes_a_path_with_a_space(outdated: 
     result.stdout.fnmatch_lines(["Re-run with '--autotune-load=my cache.textproto' --autotune-update to*"])
 
 
-def test_the_update_command_shown_keeps_the_slash_at_the_end_of_a_path(
+def test_suggested_command_keeps_the_slash_at_the_end_of_a_path(
     serial_suite: Suite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     serial_suite.write(test_hit=hit()).run("--autotune-dump=cache/")
@@ -233,7 +231,7 @@ def test_the_header_of_pytest_names_the_loaded_and_dumped_files(suite: Suite, ar
     suite.run(*args).stdout.fnmatch_lines([header])
 
 
-def test_without_its_options_the_plugin_imports_only_its_table_of_options(
+def test_without_options_only_the_option_table_is_imported(
     serial_suite: Suite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     serial_suite.pytester.makepyfile("""

@@ -90,9 +90,7 @@ LEFT = "; toy tuned by itself, and nothing was saved"
 
 
 @pytest.mark.parametrize("ends", ["raise RuntimeError('no')", "pytest.skip('no')", "pytest.xfail('no')", "exit(2)"])
-def test_a_tuning_that_raises_an_error_is_not_saved_and_passes_the_gate(
-    serial_suite: Suite, section, ends: str
-) -> None:
+def test_a_tuning_that_raises_is_not_saved_and_passes_the_gate(serial_suite: Suite, section, ends: str) -> None:
     """The summary has an UNRECORDED row and a hint. A gate on misses passes."""
     serial_suite.write(test_lib="def test_op(tune): tune('lib.op', M=1)").prepare_dump()
     raises = RAISES.format(m=1).replace('raise RuntimeError("the device is gone\\nand more")', ends)
@@ -109,7 +107,7 @@ def test_a_tuning_that_raises_an_error_is_not_saved_and_passes_the_gate(
     ]
 
 
-def test_a_tuning_that_is_not_saved_is_listed_even_if_an_entry_exists(serial_suite: Suite, section) -> None:
+def test_an_unsaved_tuning_is_listed_even_if_an_entry_exists(serial_suite: Suite, section) -> None:
     both = RAISES.format(m=1).replace('"lib.bad"', "\"lib.op\", M=1, source='other'")
 
     dumped = serial_suite.write(test_lib=both).dump()
@@ -119,7 +117,7 @@ def test_a_tuning_that_is_not_saved_is_listed_even_if_an_entry_exists(serial_sui
     assert (section(dumped)[0], section(loaded)[0], loaded.ret) == (row, row, 0)
 
 
-def test_the_summary_suggests_an_update_only_for_misses_it_would_save(serial_suite: Suite, section) -> None:
+def test_an_update_is_suggested_only_for_misses_it_would_save(serial_suite: Suite, section) -> None:
     serial_suite.write(test_lib="def test_op(tune): tune('lib.op', M=1)").prepare_dump()
     serial_suite.write(test_lib=RAISES.format(m=2))
 
@@ -137,7 +135,7 @@ def test_a_tuning_that_fails_once_and_then_works_is_saved(serial_suite: Suite) -
     assert (report["counts"]["tuned"], report["counts"]["unrecorded"]) == (2, 0)
 
 
-def test_updates_and_quiet_runs_count_the_tunings_that_were_not_saved(serial_suite: Suite, section) -> None:
+def test_updates_and_quiet_runs_count_the_unsaved_tunings(serial_suite: Suite, section) -> None:
     serial_suite.write(test_lib="def test_op(tune): tune('lib.op', M=1)").prepare_dump()
     serial_suite.write(test_lib=RAISES.format(m=1))
 
@@ -162,7 +160,7 @@ def test_updates_and_quiet_runs_count_the_tunings_that_were_not_saved(serial_sui
     ],
     ids=["after the search", "before the lookup"],
 )
-def test_after_adapter_errors_a_dump_says_that_no_tuning_could_be_saved(
+def test_after_adapter_errors_a_dump_says_that_nothing_was_saved(
     serial_suite: Suite, module: str, lines: list[str]
 ) -> None:
     """The summary does not say that nothing was tuned."""
@@ -175,7 +173,7 @@ def test_after_adapter_errors_a_dump_says_that_no_tuning_could_be_saved(
     result.stdout.no_fnmatch_line("no kernel was tuned*")
 
 
-def test_an_entry_whose_candidates_all_failed_is_a_hit_in_the_next_run(serial_suite: Suite, section) -> None:
+def test_entry_with_only_failed_candidates_is_a_hit_when_loaded(serial_suite: Suite, section) -> None:
     """The dump counts it separately and keeps a text without addresses of memory."""
     dumped = serial_suite.write(test_lib=CANNOT).dump("--autotune-report=report.json")
 
@@ -189,7 +187,7 @@ def test_an_entry_whose_candidates_all_failed_is_a_hit_in_the_next_run(serial_su
     assert serial_suite.cache.read_bytes() == before
 
 
-def test_a_problem_whose_candidates_are_all_unusable_counts_as_tuned(serial_suite: Suite) -> None:
+def test_a_problem_without_a_usable_candidate_counts_as_tuned(serial_suite: Suite) -> None:
     """For example, Inductor measures whether to fuse two kernels, and the answer may be no."""
     answer = CANNOT.replace("record_failure([", "record(None, [Candidate(failed=").replace('ns()}"])', 'ns()}")])')
     answer = answer.replace("import Device", "import Candidate, Device")
@@ -199,7 +197,7 @@ def test_a_problem_whose_candidates_are_all_unusable_counts_as_tuned(serial_suit
     assert (report["counts"]["tuned"], report["counts"]["failed"]) == (2, 0)
 
 
-def test_after_an_error_in_the_adapter_no_entry_is_reported_as_unused(serial_suite: Suite) -> None:
+def test_after_an_adapter_error_no_entry_is_reported_as_unused(serial_suite: Suite) -> None:
     """The failed call may have used any of the tuner's entries."""
     serial_suite.write(test_lib="def test(tune): tune('lib.op', M=1); tune('lib.op', M=2)").prepare_dump()
     serial_suite.write(test_lib="def test(tune): tune('lib.op', M=1); tune('lib.op', M=object())")
@@ -207,7 +205,7 @@ def test_after_an_error_in_the_adapter_no_entry_is_reported_as_unused(serial_sui
     assert serial_suite.report("--autotune-load=cache.textproto")["unused"] == []
 
 
-def test_a_tuning_that_fails_temporarily_replaces_no_saved_choice(serial_suite: Suite) -> None:
+def test_a_temporary_failure_of_tuning_replaces_no_saved_choice(serial_suite: Suite) -> None:
     """The loaded file has another code's entry, so its choice was not tried."""
     serial_suite.write(test_lib=TUNED_BY_HAND)
     serial_suite.run("--autotune-dump=old.textproto", SOURCES="one")
@@ -235,7 +233,7 @@ def test_a_tuning_that_fails_does_not_change_the_dumped_file(serial_suite: Suite
     assert serial_suite.cache.read_bytes() == before
 
 
-def test_an_update_replaces_a_loaded_choice_that_no_longer_compiles(serial_suite: Suite) -> None:
+def test_an_update_replaces_a_choice_that_no_longer_compiles(serial_suite: Suite) -> None:
     serial_suite.write(test_lib=REJECTED.replace("{rejects}", "False")).prepare_dump()
     serial_suite.write(test_lib=REJECTED.replace("{rejects}", "True")).load("--autotune-update")
 
@@ -245,7 +243,7 @@ def test_an_update_replaces_a_loaded_choice_that_no_longer_compiles(serial_suite
     assert [row["outcome"] for row in report["lookups"]] == ["hit", "hit"]
 
 
-def test_the_setting_keep_candidates_adds_candidates_to_entries_of_old_dumps(serial_suite: Suite) -> None:
+def test_setting_keep_candidates_adds_them_to_existing_entries(serial_suite: Suite) -> None:
     serial_suite.write().prepare_dump()
     before = serial_suite.cache.read_text()
 

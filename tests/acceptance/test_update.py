@@ -20,7 +20,7 @@ def outdated(serial_suite: Suite) -> Suite:
     return serial_suite.write(test_op=OPS.format(ms="1, 2", more=""), test_stale=STALE.format(source="two"))
 
 
-def test_the_option_update_tunes_misses_and_adds_them_to_the_loaded_cache(outdated: Suite, section) -> None:
+def test_update_tunes_misses_and_adds_them_to_the_loaded_cache(outdated: Suite, section) -> None:
     outdated.pytester.makeini("[pytest]\nautotune_load = cache.textproto\n")
     assert section(outdated.run())[-1] == "Re-run with --autotune-update to update the cache."
 
@@ -30,7 +30,7 @@ def test_the_option_update_tunes_misses_and_adds_them_to_the_loaded_cache(outdat
     assert section(outdated.run()) == ["3 hits"]
 
 
-def test_an_update_says_how_many_comment_lines_it_removes_from_the_file(outdated: Suite, section) -> None:
+def test_an_update_says_how_many_comment_lines_it_removes(outdated: Suite, section) -> None:
     """The plugin's own comments, in the file's header and beside choices, do not count."""
     text = outdated.cache.read_text()
     edited = text.replace("entries {", "# Reviewed: keep.\nentries {\n  # The usual size.", 1)
@@ -44,7 +44,7 @@ def test_an_update_says_how_many_comment_lines_it_removes_from_the_file(outdated
     assert "comment" not in section(outdated.load("--autotune-update"))[-1]
 
 
-def test_option_update_overrides_the_ini_keys_on_miss_on_stale_and_dump(outdated: Suite, section) -> None:
+def test_update_overrides_the_ini_keys_on_miss_on_stale_and_dump(outdated: Suite, section) -> None:
     outdated.pytester.makeini(
         "[pytest]\nautotune_load = cache.textproto\nautotune_dump = other.textproto\nautotune_on_miss = error\n"
         "autotune_on_stale = use\n"
@@ -76,7 +76,7 @@ def test_an_update_writes_into_the_last_of_several_loaded_caches(outdated: Suite
         (["--autotune-load=cache.textproto", "--autotune-on-miss=nearest"], "--autotune-on-miss: {beside}"),
     ],
 )
-def test_an_update_without_a_load_or_with_a_dump_is_a_usage_error(
+def test_an_update_without_load_or_with_dump_is_a_usage_error(
     serial_suite: Suite, flag: str, args: list[str], problem: str
 ) -> None:
     result = serial_suite.write().run(flag, *args)
@@ -86,7 +86,7 @@ def test_an_update_without_a_load_or_with_a_dump_is_a_usage_error(
     result.stderr.fnmatch_lines([f"ERROR: {problem.format(flag=flag, beside=beside)}"])
 
 
-def test_option_update_set_to_new_adds_misses_and_keeps_stale_entries(outdated: Suite, section) -> None:
+def test_option_update_new_adds_misses_and_keeps_stale_entries(outdated: Suite, section) -> None:
     """Stale entries keep every byte. The hint still asks for an update of all entries."""
     before = outdated.cache.read_text()
 
@@ -105,7 +105,7 @@ def test_option_update_set_to_new_adds_misses_and_keeps_stale_entries(outdated: 
     assert section(outdated.load())[-2].startswith("2 hits, 1 stale")
 
 
-def test_the_update_command_in_the_summary_also_works_before_test_paths(outdated: Suite, section) -> None:
+def test_the_suggested_update_command_works_before_test_paths(outdated: Suite, section) -> None:
     """After ``--autotune-update`` without a value, pytest would take the path for the value."""
     paths = sorted(path.name for path in outdated.folder.glob("test_*.py"))
     hint = section(outdated.load(*paths))[-1]
@@ -115,7 +115,7 @@ def test_the_update_command_in_the_summary_also_works_before_test_paths(outdated
     assert outdated.run(*options, *paths).ret == 0
 
 
-def test_an_update_without_a_gpu_says_that_gpu_entries_are_unchanged(serial_suite: Suite, section) -> None:
+def test_an_update_without_a_gpu_says_gpu_entries_are_unchanged(serial_suite: Suite, section) -> None:
     serial_suite.write(test_a="def test_a(tune): tune('lib.a')").prepare_dump()
     update = ["--autotune-load=cache.textproto", "--autotune-update"]
     serial_suite.run(*update, TOY_DEVICE="CPU")
@@ -125,7 +125,7 @@ def test_an_update_without_a_gpu_says_that_gpu_entries_are_unchanged(serial_suit
     assert section(serial_suite.run(*update))[-1].endswith("cache.textproto is up to date (2 entries)")
 
 
-def test_option_update_set_to_new_leaves_the_file_unchanged_without_a_miss(outdated: Suite) -> None:
+def test_option_update_new_changes_nothing_without_a_miss(outdated: Suite) -> None:
     """The JSON report has the field new_only."""
     outdated.load("--autotune-update=new")
     before = outdated.cache.read_bytes()
@@ -183,7 +183,7 @@ def test_the_gate_on_unused_entries_can_be_set_in_the_ini_file(shrunk: Suite) ->
         ),
     ],
 )
-def test_the_gate_on_unused_entries_passes_an_incomplete_run_and_says_why(
+def test_the_unused_gate_passes_an_incomplete_run_and_says_why(
     shrunk: Suite, section, args: list[str], why: str
 ) -> None:
     result = shrunk.load("-oautotune_fail_on_unused=true", *args)
@@ -192,7 +192,7 @@ def test_the_gate_on_unused_entries_passes_an_incomplete_run_and_says_why(
     assert why in section(result)
 
 
-def test_failed_gates_on_misses_and_unused_entries_are_shown_in_one_line(shrunk: Suite) -> None:
+def test_failed_gates_on_misses_and_unused_entries_share_a_line(shrunk: Suite) -> None:
     shrunk.write(test_op=OPS.format(ms="1, 3", more=""))
 
     result = shrunk.load("--autotune-fail-on-unused", "--autotune-max-misses=0")
@@ -206,7 +206,7 @@ def test_marked(tune): assert tune('lib.op', M=1) == "b"
 """
 
 
-def test_an_update_copies_no_choice_from_a_cache_that_a_marker_names(serial_suite: Suite) -> None:
+def test_an_update_copies_no_choice_from_the_cache_of_a_marker(serial_suite: Suite) -> None:
     """The choice of a marker's cache does not replace the entry in the cache of the run."""
     serial_suite.write(test_op=OPS.format(ms="1", more="")).prepare_dump()
     before = serial_suite.cache.read_text()
@@ -233,7 +233,7 @@ def test_new(tune): tune("lib.new", times={"a": 2.0, "b": 1.0})
         (["--autotune-on-stale=use"], "; 2 entries written to cache.textproto: 1 added, 1 unchanged"),
     ],
 )
-def test_a_dump_with_a_miss_that_was_not_tuned_is_not_called_up_to_date(
+def test_a_dump_with_an_untuned_miss_is_not_called_up_to_date(
     serial_suite: Suite, section, args: list[str], counts: str
 ) -> None:
     """A miss or a stale entry got a fallback or an error. The hint names the command to update the cache."""
@@ -249,7 +249,7 @@ def test_a_dump_with_a_miss_that_was_not_tuned_is_not_called_up_to_date(
         assert f"STALE test_lib.py::test_op - toy:lib.op: {reason}; the stale choice was used" in lines
 
 
-def test_with_option_on_stale_set_to_use_a_stale_entry_is_not_called_unused(serial_suite: Suite, section) -> None:
+def test_with_option_on_stale_use_a_stale_entry_counts_as_used(serial_suite: Suite, section) -> None:
     """With --autotune-on-stale=use, a new dump leaves the entry out.
 
     The summary does not say that no test requested it.
@@ -279,7 +279,7 @@ def test_the_summary_names_the_option_that_excludes_all_kernels(
     assert section(serial_suite.dump(*args))[0].startswith(f"no test called an autotuned kernel, or {message}")
 
 
-def test_a_dump_without_a_load_passes_despite_option_on_miss_error(serial_suite: Suite, section) -> None:
+def test_dump_without_a_load_passes_despite_option_on_miss_error(serial_suite: Suite, section) -> None:
     result = serial_suite.write().dump("--autotune-on-miss=error")
 
     assert result.ret == 0
@@ -317,7 +317,7 @@ def test_an_update_restores_entries_that_a_test_deleted(
     assert line.endswith(" written again that the file lost during the run")
 
 
-def test_an_update_keeps_what_another_process_wrote_to_the_file_meanwhile(serial_suite: Suite, section) -> None:
+def test_an_update_keeps_what_another_process_wrote_meanwhile(serial_suite: Suite, section) -> None:
     """The other process replaces a stale entry, renames a kernel and adds an entry."""
     first = "def test_first(tune): tune('lib.{name}', source='one'), tune('lib.stale', source='{source}')\n"
     serial_suite.write(test_op=first.format(name="old", source="one")).prepare_dump()
@@ -359,7 +359,7 @@ def test_an_update_fails_if_a_test_damaged_the_cache(serial_suite: Suite, sectio
     assert "lib.other" in serial_suite.cache.read_text()
 
 
-def test_if_a_test_deletes_a_cache_that_is_a_folder_an_update_restores_it(serial_suite: Suite) -> None:
+def test_an_update_restores_a_cache_folder_that_a_test_deleted(serial_suite: Suite) -> None:
     folder = serial_suite.folder / "cache"
     serial_suite.write(test_op=OPS.format(ms="1, 2, 3", more="")).run("--autotune-dump=cache/")
     names = sorted(file.name for file in folder.glob("*.textproto"))

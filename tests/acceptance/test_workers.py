@@ -66,7 +66,7 @@ def test_miss(tune): tune("lib.missing", M={miss})
 """
 
 
-def test_json_report_and_junit_xml_are_equal_serially_and_with_workers(suite: Suite) -> None:
+def test_report_and_junit_are_equal_serially_and_with_workers(suite: Suite) -> None:
     suite.write(test_mixed=MIXED.format(source="old", miss=1))
     suite.serial.dump()
     suite.write(test_mixed=MIXED.format(source="new", miss=2))
@@ -117,7 +117,7 @@ def test_workers_on_different_gpus_measure_at_the_same_time(suite: Suite) -> Non
     assert _overlaps(suite.log) > 0
 
 
-def test_a_worker_tunes_a_problem_itself_after_autotune_wait_timeout_seconds(suite: Suite) -> None:
+def test_after_autotune_wait_timeout_a_worker_tunes_by_itself(suite: Suite) -> None:
     """The option autotune_wait_timeout bounds the wait. Then the other worker tunes by itself."""
     stopped = """
         import os, signal, pytest, time
@@ -148,7 +148,7 @@ def test_a_worker_tunes_a_problem_itself_after_autotune_wait_timeout_seconds(sui
     assert suite.cache.read_text().count("entries {") == 1
 
 
-def test_two_workers_whose_nested_tunings_need_each_other_do_not_deadlock(suite: Suite) -> None:
+def test_nested_tunings_that_need_each_other_do_not_deadlock(suite: Suite) -> None:
     """Two workers tune problems that request each other's problem during the search."""
     nested = """
         import pytest, time
@@ -178,7 +178,7 @@ def test_ranks_of_a_distributed_run_never_wait_for_each_other(suite: Suite) -> N
     assert len(suite.tunings) == 9
 
 
-def test_a_child_of_a_killed_worker_does_not_stop_others_from_tuning(suite: Suite) -> None:
+def test_a_child_of_a_killed_worker_stops_no_worker_from_tuning(suite: Suite) -> None:
     forking = """
         import os, signal, pytest, time
 
@@ -208,7 +208,7 @@ def test_a_child_of_a_killed_worker_does_not_stop_others_from_tuning(suite: Suit
     assert suite.cache.read_text().count("entries {") == 1
 
 
-def test_xdist_workers_in_another_folder_use_the_cache_of_the_controller(suite: Suite) -> None:
+def test_workers_in_another_folder_use_the_controllers_cache(suite: Suite) -> None:
     """The workers start in another folder and have no folder in common with the controller."""
     suite.write().serial.prepare_dump()
     elsewhere = suite.folder / "elsewhere"
@@ -240,7 +240,7 @@ def pytest_configure(config):
     assert suite.load("--autotune-dump=out.textproto").ret == 0
 
 
-def test_the_setting_autotune_spread_gpus_assigns_gpus_to_workers_in_turn(suite: Suite) -> None:
+def test_setting_autotune_spread_gpus_gives_workers_gpus_in_turn(suite: Suite) -> None:
     seen = "import os, pytest\n@pytest.mark.parametrize('i', range(9))\ndef test_env(i):\n    name = os.environ"
     seen += "['PYTEST_XDIST_WORKER']\n    open('gpu-' + name, 'w').write(os.environ['CUDA_VISIBLE_DEVICES'])\n"
     suite.write(test_env=seen)
@@ -251,7 +251,7 @@ def test_the_setting_autotune_spread_gpus_assigns_gpus_to_workers_in_turn(suite:
     assert [(suite.folder / f"gpu-gw{i}").read_text() for i in range(3)] == ["4", "6", "4"]
 
 
-def test_the_setting_autotune_spread_gpus_is_a_usage_error_without_a_gpu(suite: Suite) -> None:
+def test_autotune_spread_gpus_without_a_gpu_is_a_usage_error(suite: Suite) -> None:
     result = suite.write().run("-oautotune_spread_gpus=true", CUDA_VISIBLE_DEVICES="")
 
     assert result.ret == pytest.ExitCode.USAGE_ERROR

@@ -75,7 +75,7 @@ def keys(path: Path) -> list[tuple[object, ...]]:
     return [entry.sort_key for entry in stores.read_cache(path).entries]
 
 
-def test_a_jax_dump_on_a_gpu_has_choices_times_and_names_of_operations(folder: Path) -> None:
+def test_a_jax_dump_has_choices_times_and_names_of_operations(folder: Path) -> None:
     entries = stores.read_cache(folder / "cache.textproto").entries
     dots = [entry for entry in entries if "dot" in entry.label.partition(":")[0]]
 
@@ -113,7 +113,7 @@ def test_four_workers_dump_the_same_xla_keys_as_one_process(folder: Path) -> Non
     assert keys(folder / "sharded.textproto") == keys(folder / "cache.textproto")
 
 
-def test_a_dump_in_the_old_cache_format_of_xla_loads_with_hits_only(folder: Path) -> None:
+def test_a_dump_in_the_old_format_of_xla_loads_with_hits_only(folder: Path) -> None:
     flag = "--xla_gpu_use_new_autotune_cache_format=false"
     run(folder, "--autotune-dump=legacy.textproto", flags=flag)
 
@@ -126,7 +126,7 @@ def test_a_dump_in_the_old_cache_format_of_xla_loads_with_hits_only(folder: Path
 
 @pytest.mark.parametrize("layout", ["new", "legacy"])
 @pytest.mark.parametrize("suffix", ["pb", "textproto"])
-def test_converting_an_xla_file_to_a_cache_and_back_keeps_its_bytes(folder: Path, layout: str, suffix: str) -> None:
+def test_converting_an_xla_file_there_and_back_keeps_its_bytes(folder: Path, layout: str, suffix: str) -> None:
     name = f"own-{layout}.{suffix}"
     flags = f"--xla_gpu_use_new_autotune_cache_format={'true' if layout == 'new' else 'false'}"
     run(folder, flags=f"{flags} --xla_gpu_dump_autotune_results_to={folder / name}")
@@ -137,7 +137,7 @@ def test_converting_an_xla_file_to_a_cache_and_back_keeps_its_bytes(folder: Path
     assert (folder / f"again-{layout}.{suffix}").read_bytes() == (folder / name).read_bytes()
 
 
-def test_xla_without_the_plugin_reads_a_cache_that_was_converted_for_it(folder: Path) -> None:
+def test_xla_without_the_plugin_uses_a_converted_cache(folder: Path) -> None:
     convert(folder, "cache.textproto", "for-xla.pb", "--to=xla")
 
     flags = (
