@@ -128,7 +128,7 @@ def test_the_yaml_format_has_exactly_the_expected_layout():
 
 
 @every_format
-def test_devices_with_similar_names_are_kept_apart_in_a_cache_file(format):
+def test_devices_with_similar_names_are_kept_apart_in_a_file(format):
     devices = [Device("Toy GPU", "a_1"), Device("toy gpu", "a1"), Device("Toy/GPU", "a1"), Device("Toy GPU", "a1", 2)]
     cache = Cache(tuple(Entry(Problem("t", "k", (), device), label=device.name) for device in devices))
     data = encode(cache, format)
@@ -136,7 +136,7 @@ def test_devices_with_similar_names_are_kept_apart_in_a_cache_file(format):
     assert encode(Cache(cache.entries[::-1]), format) == data
 
 
-def test_if_a_cache_file_has_two_entries_of_a_problem_the_faster_is_read():
+def test_of_two_entries_of_a_problem_the_faster_one_is_read():
     block = MATMUL_TEXT[MATMUL_TEXT.index("entries {") :]
     other = block.replace("time_us: 10.4", "time_us: 9.5").replace("int: 64", "int: 128")
     head = MATMUL_TEXT[: -len(block)]
@@ -187,7 +187,7 @@ def test_a_git_lfs_pointer_as_cache_is_an_error_that_says_git_lfs_pull(format):
 
 
 @every_text
-def test_an_error_in_a_megabyte_long_line_of_a_cache_has_a_short_message(format):
+def test_an_error_in_a_megabyte_long_line_has_a_short_message(format):
     text = encode(Cache((MATMUL,)), format).decode()
     for damaged in (text.replace("1024", "x" * 1_400_000), text.replace("key", "k" * 1_400_000), "a " * 700_000):
         assert len(told(damaged, format)) < 500
@@ -271,7 +271,7 @@ def test_a_merge_conflict_in_a_cache_is_an_error_that_names_a_git_command(format
         ('id: "nvidia-h200-sm90-132"', "", "devices[0] has no id"),
     ],
 )
-def test_an_invalid_entry_in_a_text_cache_is_an_error_with_its_field_path(old, new, expected):
+def test_an_error_in_a_text_entry_names_its_field_path(old, new, expected):
     assert expected in refusal(MATMUL_TEXT.replace(old, new, 1), Format.TEXT)
 
 
@@ -293,7 +293,7 @@ def test_an_invalid_entry_in_a_text_cache_is_an_error_with_its_field_path(old, n
         ({"device": "other"}, 'entries[0].device: no device has the id "other"'),
     ],
 )
-def test_an_invalid_json_or_yaml_entry_is_an_error_with_its_field_path(fields, expected, format):
+def test_an_error_in_a_json_or_yaml_entry_names_its_field_path(fields, expected, format):
     assert expected in refusal(matmul_with(**fields), format)
 
 
@@ -346,13 +346,13 @@ def test_the_suffix_of_a_cache_path_decides_the_file_format(format):
 
 
 @pytest.mark.parametrize("name", ["cache", "cache.docx", ".json"])
-def test_an_unknown_cache_suffix_is_an_error_that_lists_known_suffixes(name):
+def test_an_unknown_suffix_is_an_error_that_lists_the_known_ones(name):
     suffixes = " ".join(suffix for format in Format for suffix in format.value.suffixes)
     with pytest.raises(CacheError, match=re.escape(suffixes)):
         find_format(PurePath(name))
 
 
-def test_importing_the_cache_modules_imports_neither_protobuf_nor_yaml():
+def test_importing_the_cache_imports_neither_protobuf_nor_yaml():
     names = ("model", "errors", "index", "stores", "codec")
     program = "; ".join(
         [*(f"import pytest_autotune.cache.{name}" for name in names), "import sys; print(*sys.modules)"]
@@ -377,7 +377,7 @@ def test_importing_the_cache_modules_imports_neither_protobuf_nor_yaml():
         ("time_us", "colour", 'cache:13: the field "colour" is unknown (upgrade pytest-autotune)'),
     ],
 )
-def test_an_unknown_cache_field_is_reported_with_its_line_and_a_likely_name(old, new, expected):
+def test_an_unknown_field_is_reported_with_line_and_likely_name(old, new, expected):
     assert told(MATMUL_TEXT.replace(old, new, 1), Format.TEXT) == expected
 
 
@@ -394,7 +394,7 @@ def told(data: str, format: Format) -> str:
 @pytest.mark.parametrize(
     "text", ["", "triton 3.6.0, torch 2.11.0+cu130, cuda 13.0", "x", "x , y", " a", "a, , b", "a  b c"]
 )
-def test_text_of_library_versions_is_printed_as_read_even_if_malformed(text: str) -> None:
+def test_library_versions_are_printed_as_read_even_if_malformed(text: str) -> None:
     """Text that is no list of versions stays as it is, too."""
     assert str(Versions.parse(text)) == text
 

@@ -106,7 +106,7 @@ def nested(best: int) -> Any:
     [fastest_at, closure, default, nested, lambda best: partial(distance, best), lambda best: Runner(best).run, Runner],
     ids=["lambda", "closure", "default", "nested", "partial", "method", "callable"],
 )
-def test_changing_a_closure_value_of_the_run_callback_is_no_source_change(looked_up: list[Lookup], make: Any) -> None:
+def test_a_new_closure_value_in_argument_run_is_no_source_change(looked_up: list[Lookup], make: Any) -> None:
     """A pointer, a path or a port differs in every run and would make a choice stale forever.
 
     Only the key separates problems.
@@ -252,13 +252,13 @@ def fastest_is(best: Any, **options: Any) -> Any:
     return tune_once(lambda config: now.__setitem__(slice(None), [config]), measuring=Measuring(clock=clock), **options)
 
 
-def test_two_functions_from_one_factory_used_as_key_values_are_tuned_apart() -> None:
+def test_functions_of_one_factory_are_different_key_values() -> None:
     assert fastest_is(2, key={"act": scaled_by(1)}, source="") == 2
     assert fastest_is(4, key={"act": scaled_by(2)}, source="") == 4
     assert fastest_is(1, key={"act": scaled_by(2)}, source="") == 4, "the same function, made again"
 
 
-def test_two_functions_from_one_factory_can_be_different_candidates() -> None:
+def test_functions_of_one_factory_can_be_different_candidates() -> None:
     slow, fast = scaled_by(1), scaled_by(2)
 
     assert fastest_is(fast, space=[slow, fast, other], source="") is fast
@@ -269,21 +269,21 @@ def test_two_functions_from_one_factory_can_be_different_candidates() -> None:
 
 
 @pytest.mark.parametrize("factory", FACTORIES, ids=lambda factory: factory.__name__)
-def test_functions_that_differ_in_closure_values_are_different_key_values(factory: Any) -> None:
+def test_functions_with_different_closures_differ_as_key_values(factory: Any) -> None:
     values = [stable_part("act", factory(factor)) for factor in (1, 2, 1.0)]
 
     assert len(set(values)) == 3
     assert values == [stable_part("act", factory(factor)) for factor in (1, 2, 1.0)]
 
 
-def test_a_function_in_a_key_may_close_over_any_value_with_a_stable_form() -> None:
+def test_functions_may_close_over_any_value_with_a_stable_form() -> None:
     values = [stable_part("act", scaled_by(factor)) for factor in CARRIED]
 
     assert len(set(values)) == len(CARRIED)
     assert {value.type for value in values} == {"function"}
 
 
-def test_a_function_with_a_closure_is_the_same_key_value_in_two_processes() -> None:
+def test_a_closure_is_the_same_key_value_in_two_processes() -> None:
     script = "import tests.test_function_identity as t; print([t.stable_part('', t.scaled_by(v)) for v in t.CARRIED])"
     outputs = [
         subprocess.run(
@@ -324,7 +324,7 @@ def counting() -> Any:
     ],
     ids=["list", "nan", "builtin", "method", "object", "default", "callable object", "counter"],
 )
-def test_tuning_with_a_function_that_closes_over_a_list_or_nan_is_a_type_error(function: Any, carries: str) -> None:
+def test_a_function_closing_over_a_list_or_nan_is_a_type_error(function: Any, carries: str) -> None:
     """The function could get another function's choice, or never run."""
     message = rf"\Athe function tests\.test_function_identity\..*{re.escape(carries)}.*\Z"
     for options in ({"key": {"act": function}}, {"key": {"act": (function, 1)}}, {"space": [function, other]}):
@@ -364,7 +364,7 @@ def local() -> list[Any]:
     [distance, Runner.run, squared, *local(), lambda x: x, lambda x, scale=SCALE: x],
     ids=["function", "method", "squared", "defaults", "lambda with a tuple", "lambda", "lambda with a constant"],
 )
-def test_as_a_key_value_a_function_without_closure_is_written_as_in_old_caches(function: Any) -> None:
+def test_a_function_without_closure_is_keyed_as_in_old_caches(function: Any) -> None:
     """Committed entries have it."""
     assert stable_part("act", function) == stable_value("act", function, carried=False)
 
@@ -393,7 +393,7 @@ def other(config: int) -> int:
     [{"run": counted}, {"run": Runner(2).run}, {"run": lambda f: f(2), "space": [counted, other]}],
     ids=["function", "method", "functions in the space"],
 )
-def test_filling_a_global_memo_dict_does_not_tune_a_function_again(looked_up: list[Lookup], options: Any) -> None:
+def test_a_function_that_fills_a_global_memo_dict_is_still_a_hit(looked_up: list[Lookup], options: Any) -> None:
     for _ in range(2):
         _sources.clear()
         tune_once(**options)
@@ -433,7 +433,7 @@ def calls(config: int) -> int:
     [("FASTEST", 4), ("TILE", Tile(8)), ("WORDS", ("b",)), ("calls", other), ("Bounds", Tile), ("TABLE", (other,))],
     ids=["number", "dataclass", "tuple", "function", "class", "tuple of functions"],
 )
-def test_changing_a_global_that_a_function_uses_is_a_source_change(
+def test_changing_a_global_used_by_a_function_is_a_source_change(
     monkeypatch: pytest.MonkeyPatch, name: str, value: Any
 ) -> None:
     before = source_text(follows)
@@ -458,7 +458,7 @@ class Launcher:
     [(Launcher, "launch", Runner.run), (Tile, "m", 2), (calls, "__code__", other.__code__)],
     ids=["method", "class attribute", "code of a function"],
 )
-def test_monkeypatching_a_method_attribute_or_code_object_is_a_source_change(
+def test_monkeypatching_a_method_or_its_code_is_a_source_change(
     monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, value: Any
 ) -> None:
     subjects = (Launcher().run, follows)
@@ -473,7 +473,7 @@ def test_the_source_of_an_unchanged_function_is_read_only_once() -> None:
     assert read_source_argument(Launcher().run) is read_source_argument(Launcher().run)
 
 
-def test_monkeypatching_a_helper_of_a_tuned_function_tunes_it_again(
+def test_monkeypatching_a_helper_of_a_function_tunes_it_again(
     monkeypatch: pytest.MonkeyPatch, looked_up: list[Lookup]
 ) -> None:
     assert tune_once(follows_calls) == 2
@@ -547,7 +547,7 @@ partial_function = partial(distance, 2)
     ],
     ids=["singledispatch", "contextmanager", "method", "classmethod", "partial"],
 )
-def test_editing_any_callable_that_a_lambda_calls_is_a_source_change(monkeypatch: pytest.MonkeyPatch, run: Any) -> None:
+def test_editing_any_callable_in_a_lambda_is_a_source_change(monkeypatch: pytest.MonkeyPatch, run: Any) -> None:
     """A lambda that calls a plain function, too, does not drop the other callable."""
 
     def read_digests() -> list[str | None]:
@@ -567,7 +567,7 @@ def test_editing_any_callable_that_a_lambda_calls_is_a_source_change(monkeypatch
     pytest.fail("no edit changes the digest")
 
 
-def test_a_lambda_that_calls_no_function_is_identified_by_its_own_source(looked_up: list[Lookup]) -> None:
+def test_a_lambda_that_calls_no_function_is_identified_by_source(looked_up: list[Lookup]) -> None:
     """A lambda that also calls a class has its own source, too."""
     tune_once(lambda config: config)
     tune_once(lambda config: config + 1)
@@ -577,7 +577,7 @@ def test_a_lambda_that_calls_no_function_is_identified_by_its_own_source(looked_
     assert len(set(sources(looked_up))) == 4
 
 
-def test_a_numba_option_that_changes_compiled_code_is_a_source_change(looked_up: list[Lookup]) -> None:
+def test_a_numba_option_that_changes_the_code_is_a_source_change(looked_up: list[Lookup]) -> None:
     """The option nogil does not change the compiled code."""
     numba = pytest.importorskip("numba")
     for options in ({}, {"fastmath": True}, {"fastmath": {"nnan", "nsz"}}, {"parallel": True}, {"nogil": True}):
@@ -587,7 +587,7 @@ def test_a_numba_option_that_changes_compiled_code_is_a_source_change(looked_up:
     assert len(set(sources)) == len(looked_up) == 4
 
 
-def test_passing_a_torch_module_as_source_to_tune_is_a_type_error(looked_up: list[Lookup]) -> None:
+def test_a_torch_module_passed_as_source_is_a_type_error(looked_up: list[Lookup]) -> None:
     torch = pytest.importorskip("torch")
     with pytest.raises(TypeError, match=r"source= takes functions, classes, texts, .* not a Identity"):
         tune_once(lambda config: config, source=torch.nn.Identity())
@@ -614,7 +614,7 @@ def make_classes(fast: int, width: str) -> tuple[Any, Any]:
     ],
     ids=["key", "nested in a key", "axis", "listed"],
 )
-def test_editing_the_class_of_a_value_in_key_or_space_makes_the_entry_stale(
+def test_an_entry_is_stale_if_a_class_in_key_or_space_is_edited(
     looked_up: list[Lookup], request_with: Any, edited: tuple[int, str]
 ) -> None:
     """The encoded values are the same: Level.FAST, and a tuple of two numbers."""
@@ -631,7 +631,7 @@ def find_part(lookup: Lookup, name: str) -> Value | None:
     return next((value for value in lookup.fingerprint if value.name == name), None)
 
 
-def test_an_entry_records_no_classes_of_plain_values_or_of_library_enums(looked_up: list[Lookup]) -> None:
+def test_an_entry_has_no_class_of_plain_values_or_library_enums(looked_up: list[Lookup]) -> None:
     tune_once(lambda config: 1, {"flag": re.IGNORECASE, "sizes": (1, 2)}, space=[re.DOTALL, re.ASCII])
     tune_once(lambda config: 1, {"n": 1}, space=[{"a": (1, 2), "b": [3]}, {"a": 1}], source="text")
 
@@ -688,7 +688,7 @@ class Unbound:
     ],
     ids=["method", "decorated", "private", "inner class", "partial"],
 )
-def test_editing_a_helper_of_an_unbound_method_is_a_source_change(
+def test_editing_helpers_of_an_unbound_method_is_a_source_change(
     monkeypatch: pytest.MonkeyPatch, method: Any, cls: type
 ) -> None:
     before = source_text(method)
@@ -698,9 +698,7 @@ def test_editing_a_helper_of_an_unbound_method_is_a_source_change(
 
 
 @pytest.mark.parametrize("function", [Unbound.static, Unbound.listed], ids=["static", "without self"])
-def test_editing_the_class_of_a_tuned_static_method_is_no_source_change(
-    monkeypatch: pytest.MonkeyPatch, function: Any
-) -> None:
+def test_editing_a_static_methods_class_is_no_source_change(monkeypatch: pytest.MonkeyPatch, function: Any) -> None:
     before = source_text(function)
     monkeypatch.setattr(Unbound, "helper", Runner.run)
     assert source_text(function) == before is not None
@@ -739,7 +737,7 @@ def test_editing_a_class_used_as_a_callback_is_a_source_change(
     assert read_digests() == before
 
 
-def test_editing_a_class_passed_as_the_argument_compile_is_a_source_change(
+def test_editing_a_class_in_argument_compile_is_a_source_change(
     looked_up: list[Lookup], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     @pytest_autotune.tuned(space=[1, 2, 4], compile=Compiled, measuring=AS_TOLD)
@@ -855,7 +853,7 @@ def drawn(trials: int, seed: int) -> dict[str, Any]:
     [[measured(), measured(clock=return_time), measured(clock=another)], [{}, drawn(1, 0), drawn(2, 0), drawn(2, 1)]],
     ids=["clock", "strategy"],
 )
-def test_changing_the_clock_or_search_strategy_tunes_a_function_again(
+def test_changing_the_clock_or_strategy_tunes_a_function_again(
     looked_up: list[Lookup], options_of_calls: list[dict[str, Any]]
 ) -> None:
     for options in [*options_of_calls, *options_of_calls]:
@@ -864,7 +862,7 @@ def test_changing_the_clock_or_search_strategy_tunes_a_function_again(
     assert len({lookup.fingerprint for lookup in looked_up}) == len(looked_up) == len(options_of_calls)
 
 
-def test_the_cache_of_the_example_suite_is_up_to_date_for_its_numba_kernel(
+def test_the_cache_of_the_example_suite_matches_its_numba_kernel(
     looked_up: list[Lookup], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The entries of multiply_tiles have the fingerprint that the current code gives."""
@@ -900,14 +898,14 @@ def test_a_library_class_in_a_key_is_written_as_its_public_name() -> None:
     assert stable_part("types", (int, 4)).display_text == "(builtins.int, 4)"
 
 
-def test_a_library_class_without_a_public_name_in_a_key_is_uncacheable() -> None:
+def test_a_library_class_without_a_public_name_is_uncacheable() -> None:
     hidden = type("Hidden", (), {"__module__": "collections"})
 
     with pytest.raises(UncacheableError, match="Hidden"):
         stable_value("dtype", hidden)
 
 
-def test_editing_a_class_that_is_a_key_value_changes_that_key_value() -> None:
+def test_editing_a_class_used_as_key_value_changes_the_key_value() -> None:
     before = stable_value("type", UserType)
     UserType.size = 8
     try:

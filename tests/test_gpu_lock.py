@@ -59,7 +59,7 @@ def lock(tmp_path: Path) -> Locks:
     return Locks(SOON_S, lambda: "gpu", SharedFolder(tmp_path))
 
 
-def test_two_threads_wait_until_another_process_frees_the_gpu_lock(lock: Locks, path: Path, in_thread) -> None:
+def test_two_threads_wait_until_another_process_frees_the_lock(lock: Locks, path: Path, in_thread) -> None:
     other_process = FileLock(path)
     other_process.acquire()
     entered: list[bool] = []
@@ -107,7 +107,7 @@ def test_the_gpu_lock_is_released_by_the_last_measuring_thread(
     assert is_free(path)
 
 
-def test_measuring_without_the_gpu_lock_after_a_time_out_is_marked_unreliable(tmp_path: Path, path: Path) -> None:
+def test_measuring_after_a_lock_timeout_is_marked_unreliable(tmp_path: Path, path: Path) -> None:
     other_process = FileLock(path)
     other_process.acquire()
     lock = Locks(0.05, lambda: "gpu", SharedFolder(tmp_path))
@@ -151,7 +151,7 @@ def test_a_child_forked_after_measuring_locks_the_gpu_itself(tmp_path: Path) -> 
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 1
 
 
-def test_measurements_are_marked_unreliable_if_the_gpu_lock_has_no_folder(tmp_path: Path) -> None:
+def test_measuring_without_a_lock_folder_is_marked_unreliable(tmp_path: Path) -> None:
     lock = Locks(1, lambda: "gpu", SharedFolder(tmp_path / "not there"))
 
     for _ in range(2):

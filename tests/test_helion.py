@@ -162,7 +162,7 @@ def describe_key(lookup: Lookup) -> dict[str, str]:
     return {value.name: value.display_text for value in lookup.problem.key}
 
 
-def test_a_helion_problem_key_has_dtype_shape_and_stride_of_tensors(kernels: Any, hooked: Any) -> None:
+def test_a_problem_key_has_dtype_shape_and_stride_of_tensors(kernels: Any, hooked: Any) -> None:
     _, lookups = hooked
     tune(kernels.add, torch.ones(100), torch.ones(200)[::2])
 
@@ -173,7 +173,7 @@ def test_a_helion_problem_key_has_dtype_shape_and_stride_of_tensors(kernels: Any
     assert key["specialization"] == '["cpu", null, false]'
 
 
-def test_helion_calls_that_differ_only_in_dynamic_shapes_are_one_problem(kernels: Any, hooked: Any) -> None:
+def test_calls_differing_only_in_dynamic_shapes_are_one_problem(kernels: Any, hooked: Any) -> None:
     _, lookups = hooked
     tune(kernels.scale, torch.ones(100), 2.0)
     kernels.scale.reset()
@@ -187,7 +187,7 @@ def test_helion_calls_that_differ_only_in_dynamic_shapes_are_one_problem(kernels
 
 
 @needs_toy
-def test_closure_values_of_a_helion_kernel_are_in_the_problem_key(kernels: Any, hooked: Any) -> None:
+def test_closure_values_of_a_kernel_are_in_the_problem_key(kernels: Any, hooked: Any) -> None:
     _, lookups = hooked
 
     def make(offset: int) -> Any:
@@ -222,7 +222,7 @@ def test_a_changed_helion_setting_makes_the_entry_stale(kernels: Any) -> None:
 
 
 @needs_toy
-def test_all_trials_of_the_helion_setting_best_of_k_are_in_one_entry(kernels: Any, hooked: Any) -> None:
+def test_all_trials_of_the_setting_best_of_k_are_in_one_entry(kernels: Any, hooked: Any) -> None:
     """Every trial searches, and the entry has the candidates of all trials."""
     _, lookups = hooked
     kernel = make_kernel(kernels, kernels.double.fn, autotune_best_of_k=3)
@@ -254,7 +254,7 @@ def test_helion_tunes_although_its_own_cache_has_an_entry(kernels: Any) -> None:
 
 
 @needs_toy
-def test_a_failed_helion_config_is_recorded_with_the_status_of_helion(kernels: Any, hooked: Any) -> None:
+def test_a_failed_config_is_recorded_with_the_status_of_helion(kernels: Any, hooked: Any) -> None:
     _, lookups = hooked
     configs = [kernels.helion.Config(block_sizes=[0]), kernels.helion.Config(block_sizes=[16])]
     tune(make_kernel(kernels, kernels.double.fn, configs=configs), torch.ones(8))
@@ -265,7 +265,7 @@ def test_a_failed_helion_config_is_recorded_with_the_status_of_helion(kernels: A
 
 
 @needs_toy
-def test_a_helion_tuning_in_which_all_configs_fail_is_not_recorded(kernels: Any, hooked: Any) -> None:
+def test_a_tuning_in_which_all_configs_fail_is_not_recorded(kernels: Any, hooked: Any) -> None:
     _, lookups = hooked
     configs = [kernels.helion.Config(block_sizes=[0]), kernels.helion.Config(block_sizes=[0], num_warps=4)]
     with pytest.raises(AssertionError):
@@ -294,7 +294,7 @@ def test_a_loaded_helion_choice_that_does_not_compile_is_stale(kernels: Any) -> 
 
 
 @needs_toy
-def test_a_choice_changed_by_the_config_filter_of_helion_loads_as_a_hit(kernels: Any) -> None:
+def test_a_choice_changed_by_a_config_filter_loads_as_a_hit(kernels: Any) -> None:
     kernel = make_kernel(kernels, kernels.double.fn, configs=kernels.add.configs, autotune_config_filter=double_blocks)
     with hook_adapter() as (_, lookups):
         config = tune(kernel, torch.ones(8))
@@ -315,7 +315,7 @@ def double_blocks(config: Any) -> Any:
 
 
 @needs_toy
-def test_a_helion_search_for_several_sets_of_arguments_is_uncacheable(kernels: Any, hooked: Any) -> None:
+def test_a_search_for_several_sets_of_arguments_is_uncacheable(kernels: Any, hooked: Any) -> None:
     _, lookups = hooked
     search = sys.modules["helion.autotuner"].FiniteSearch(kernels.add.bind((torch.ones(8), torch.ones(8))), object())
     search._autotune = lambda: "a config"
@@ -359,7 +359,7 @@ class NotingLock:
         self._events.append("free")
 
 
-def test_a_too_old_helion_is_an_error_that_names_the_needed_version(kernels: Any) -> None:
+def test_a_too_old_helion_is_an_error_naming_the_needed_version(kernels: Any) -> None:
     session, _ = a_session()
 
     with pytest.raises(HookError, match=r"helion.autotuner has no base_search; Helion 1.5 is needed"):
@@ -376,7 +376,7 @@ def test_a_too_old_helion_is_an_error_that_names_the_needed_version(kernels: Any
         ("autotuner.benchmark_worker", "BenchmarkWorker.run"),
     ],
 )
-def test_the_fake_helion_of_the_tests_has_the_signatures_of_real_helion(module: str, name: str) -> None:
+def test_the_fake_helion_has_the_signatures_of_the_real_one(module: str, name: str) -> None:
     toy = TOY_FOLDER / "helion" / f"{module.replace('.', '/')}.py"
     class_name, _, method_name = name.partition(".")
     helions: Any = getattr(getattr(importlib.import_module(f"helion.{module}"), class_name), method_name)
@@ -402,7 +402,7 @@ class Settings(NamedTuple):
     splits: int | None
 
 
-def test_every_field_of_a_helion_argument_that_is_no_tensor_is_in_the_key() -> None:
+def test_all_fields_of_a_non_tensor_argument_are_in_the_key() -> None:
     """A part that is no tensor's may hold falsy values, which a set of static dimensions cannot."""
     arguments = [Settings(torch.float16, (4,), splits) for splits in (0, None)]
     values = [list(_list_argument_values("x", argument, tuple(argument))) for argument in arguments]

@@ -56,7 +56,7 @@ def costly(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("name", TUNERS)
-def test_the_table_of_known_tuners_has_the_same_values_as_the_adapters(name: str) -> None:
+def test_the_table_of_tuners_has_the_same_values_as_the_adapters(name: str) -> None:
     """The table is read before an adapter is imported."""
     adapter = importlib.import_module(TUNERS[name].adapter_module).Adapter
 
@@ -82,9 +82,10 @@ def session_of(entries: tuple[Entry, ...] | None = None, **policy: Any) -> Sessi
     ],
     ids=["dump", "load with entries", "load without", "update", "asked for", "a part asked for", "another asked for"],
 )
-def test_without_a_dump_or_entries_a_costly_adapter_starts_only_if_named(
+def test_a_costly_adapter_starts_only_if_named_or_needed(
     session: Session, tuners: tuple[str, ...] | None, hooked: int
 ) -> None:
+    """A dump and loaded entries need the adapter, unless an option names only other tuners."""
     hooks = Hooks(session, tuners)
 
     hooks.install()
@@ -93,7 +94,7 @@ def test_without_a_dump_or_entries_a_costly_adapter_starts_only_if_named(
     hooks.uninstall()
 
 
-def test_a_cache_that_a_test_loads_starts_the_adapter_it_needs_just_once() -> None:
+def test_a_cache_loaded_by_a_test_starts_its_adapter_only_once() -> None:
     session = session_of(())
     hooks = Hooks(session, None)
     hooks.install()
@@ -151,7 +152,7 @@ class Empty(Loader):
 
 
 @pytest.mark.parametrize("has_wrapts", [True, False])
-def test_an_adapter_patches_a_library_even_if_others_have_import_hooks(
+def test_an_adapter_patches_a_library_despite_other_import_hooks(
     monkeypatch: pytest.MonkeyPatch, has_wrapts: bool
 ) -> None:
     monkeypatch.delitem(sys.modules, "costly_library")
@@ -178,7 +179,7 @@ class PreparingAdapter(CostlyAdapter):
         return [lambda: True]
 
 
-def test_an_error_in_the_prepare_method_of_an_adapter_is_noted_only_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_in_method_prepare_of_an_adapter_is_noted_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys.modules["costly_adapter"], "Adapter", PreparingAdapter)
     session, suite = session_of((ENTRY,)), Suite((), is_part=False)
     hooks = Hooks(session, None)
@@ -205,7 +206,7 @@ def test_an_error_in_the_prepare_method_of_an_adapter_is_noted_only_once(monkeyp
         (None, ("inductor.template:triton_*",), False),
     ],
 )
-def test_an_option_that_names_inductor_also_covers_the_tuner_inductor_config(
+def test_options_for_inductor_also_cover_tuner_inductor_config(
     tuners: tuple[str, ...] | None, ignore: tuple[str, ...], ignored: bool
 ) -> None:
     session = session_of(tuners=tuners, ignore=ignore)
@@ -214,7 +215,7 @@ def test_an_option_that_names_inductor_also_covers_the_tuner_inductor_config(
         assert is_excluded("inductor.config", "triton_poi_fused_add") is ignored
 
 
-def test_libraries_tune_by_themselves_while_the_plugin_is_paused_or_has_ended(
+def test_a_paused_or_ended_plugin_leaves_tuning_to_the_library(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """After the end of the run, one line names each kernel, except for kernels that the user left out."""
@@ -245,7 +246,7 @@ class TritonScheduling(Scheduling):
     pass
 
 
-def test_find_definer_returns_the_base_class_that_defines_a_method() -> None:
+def test_find_definer_returns_the_base_class_defining_a_method() -> None:
     assert find_definer(TritonScheduling, "lookup", "torch") is Scheduling
 
 

@@ -54,7 +54,7 @@ def summary(problems: int = 3) -> RunResult:
     )
 
 
-def test_the_html_report_loads_no_urls_and_runs_only_its_own_script() -> None:
+def test_the_report_loads_no_urls_and_runs_only_its_own_script() -> None:
     page = to_html(summary())
 
     policy = re.search(r'Content-Security-Policy" content="([^"]*)"', page)
@@ -71,7 +71,7 @@ def test_the_html_report_loads_no_urls_and_runs_only_its_own_script() -> None:
     assert "url(" not in page
 
 
-def test_the_html_report_shows_the_verdict_of_the_run_without_javascript() -> None:
+def test_the_report_shows_the_verdict_without_javascript() -> None:
     page = to_html(summary())
     assert (
         '<p id="verdict" class="failed">too many autotune cache misses: 2, at most 0 allowed (see the summary)</p>'
@@ -80,7 +80,7 @@ def test_the_html_report_shows_the_verdict_of_the_run_without_javascript() -> No
     assert "<noscript><p>1 hit, 1 miss, 1 stale; 3 tuned in 4.5s." in page
 
 
-def test_the_html_report_does_not_say_passed_if_no_test_called_a_kernel() -> None:
+def test_the_report_does_not_say_passed_if_no_kernel_was_called() -> None:
     assert '<p id="verdict" class="unjudged">no test called an autotuned kernel; 3 loaded entries not used</p>' in (
         to_html(result(loaded=(("c.textproto", 3),)))
     )
@@ -104,14 +104,14 @@ def test_the_html_report_shows_the_commit_and_command_of_the_run() -> None:
     ("device", "share"),
     [(GPU, 0.03), (Device("CPU", "amx", 2), 0.1), (Device("Triton interpreter", "interpreter"), 2)],
 )
-def test_the_html_report_calls_times_within_the_noise_of_the_gpu_a_tie(device: Device, share: float) -> None:
+def test_times_within_the_noise_of_the_gpu_are_called_a_tie(device: Device, share: float) -> None:
     (row,) = summary(1).rows
     row = replace(row, problem=replace(row.problem, device=device))
 
     assert build_page_data(result(rows=(row,)))["lookups"][0]["tie"] == share
 
 
-def test_the_html_report_shows_problem_keys_like_the_terminal_summary() -> None:
+def test_the_report_shows_problem_keys_like_the_terminal_summary() -> None:
     """Digests and settings are left out of the key."""
     key = (Value("M", 64), Value("code", "a1b2", "digest"), Value("settings", "deterministic", "settings"))
     row = replace(summary(1).rows[0], problem=Problem("toy", "lib.ops.kernel", key, GPU))
@@ -164,7 +164,7 @@ console.log(elements.main.textContent);
 
 
 @pytest.mark.skipif(NODE is None, reason="needs Node.js")
-def test_the_html_report_lists_the_same_misses_as_the_terminal_summary(tmp_path: Path) -> None:
+def test_the_report_lists_the_same_misses_as_the_terminal(tmp_path: Path) -> None:
     """The script and the data use the same names of fields: an unknown name ends the script or is shown."""
     shown = summary(120)
     remark = ProblemRemark("the choice takes 12 us", {}, "slower")
@@ -208,7 +208,7 @@ document.title = JSON.stringify(seen);
 
 
 @pytest.mark.skipif(BROWSER is None, reason="needs Chromium")
-def test_the_table_of_the_html_report_can_be_filtered_sorted_and_unfolded(tmp_path: Path) -> None:
+def test_the_table_can_be_filtered_sorted_and_unfolded(tmp_path: Path) -> None:
     page = tmp_path / "report.html"
     # The page's policy forbids any other script.
     text = re.sub(r"<meta http-equiv[^>]*>", "", to_html(summary(60)))

@@ -33,23 +33,23 @@ def index(request) -> EntryIndex:
     return crossed(index) if request.param == "encoded" else index
 
 
-def test_the_entry_index_lists_the_entries_of_one_key_on_all_devices(index):
+def test_the_index_lists_the_entries_of_a_key_on_all_devices(index):
     assert set(index.list_same_key(entry("add").problem)) == {entry("add"), entry("add", device=MI300)}
     assert list(index.list_same_key(entry("add", 2, MI300).problem)) == [entry("add", 2)]
 
 
-def test_the_entry_index_treats_1_and_true_and_1_0_as_different_key_values(index):
+def test_1_and_true_and_1_0_are_different_key_values(index):
     assert not index.list_same_key(entry("add", 1.0).problem)
     assert not index.list_same_key(entry("add", True).problem)
 
 
-def test_the_entry_index_lists_all_tuners_and_the_devices_of_each_tuner(index):
+def test_the_index_lists_all_tuners_and_the_devices_of_each_one(index):
     assert index.list_tuners() == {"triton", "xla"}
     assert index.list_devices("triton") == {H200, MI300}
     assert index.list_devices("xla") == {MI300}
 
 
-def test_if_two_loaded_caches_have_an_entry_the_one_loaded_last_is_used():
+def test_an_entry_of_the_last_loaded_cache_takes_precedence():
     slow, fast = entry("add", time_us=9.0), entry("add", time_us=1.0)
     for index in (
         EntryIndex.from_caches([Cache((fast,)), Cache((slow,))]),

@@ -75,7 +75,7 @@ def hooked(inductor: Any, gpu: Gpu) -> tuple[Benchmarks, Session]:
     return part, session
 
 
-def test_inductors_benchmark_is_replaced_only_while_the_plugin_tunes() -> None:
+def test_the_benchmark_is_replaced_only_while_the_plugin_tunes() -> None:
     inductor = Inductor()
     part, _ = hooked(inductor, Gpu())
     tuning = a_tuning()
@@ -120,9 +120,7 @@ def test_each_thread_takes_the_gpu_lock_only_for_its_own_tuning() -> None:
         (True, {}),
     ],
 )
-def test_benchmarks_on_a_cpu_or_with_unknown_arguments_are_left_to_inductor(
-    deterministic: bool, arguments: dict[str, Any]
-) -> None:
+def test_cpu_calls_and_unknown_arguments_are_left_to_inductor(deterministic: bool, arguments: dict[str, Any]) -> None:
     inductor = Inductor(deterministic)
     part, _ = hooked(inductor, Gpu())
 
@@ -130,7 +128,7 @@ def test_benchmarks_on_a_cpu_or_with_unknown_arguments_are_left_to_inductor(
         assert inductor.benchmarker.benchmark(lambda: 5.0, **arguments) == INDUCTORS_TIME_MS
 
 
-def test_inductor_measures_a_call_itself_if_the_plugins_measurement_raised() -> None:
+def test_if_the_plugin_raises_inductor_measures_the_call_itself() -> None:
     inductor = Inductor()
     part, session = hooked(inductor, Gpu())
 
@@ -143,7 +141,7 @@ def test_inductor_measures_a_call_itself_if_the_plugins_measurement_raised() -> 
     assert not session.notes
 
 
-def test_a_note_says_that_torch_measures_if_its_benchmark_is_unknown() -> None:
+def test_with_an_unknown_benchmark_a_note_says_torch_measures() -> None:
     _, session = hooked(SimpleNamespace(), Gpu())
 
     assert session.notes == ["inductor: this torch has a benchmark that pytest-autotune does not know; torch measures"]
@@ -157,7 +155,7 @@ class CachingAutotuner:
     def bench(self, launcher: Any, args: Any, with_profiler: Any, kwargs: Any) -> None: ...
 
 
-def test_a_note_says_that_candidates_are_timed_in_turn_if_inductor_changed() -> None:
+def test_a_changed_inductor_gets_a_note_on_less_exact_choices() -> None:
     session, _ = a_session()
     patches = Patches(session, "inductor.config")
 
@@ -215,7 +213,7 @@ def race_kernel(part: Benchmarks, kernel: Kernel) -> list[float]:
     return [times_ms[launcher] for launcher in kernel.launchers]
 
 
-def test_measured_candidates_get_copies_of_arguments_that_they_change() -> None:
+def test_candidates_get_copies_of_arguments_that_they_change() -> None:
     part, _ = hooked(Inductor(), Gpu())
     kernel = Kernel([9.0, 5.02, 5.0, 30.0, 5.01])
     with part.measuring(a_tuning()):
@@ -226,7 +224,7 @@ def test_measured_candidates_get_copies_of_arguments_that_they_change() -> None:
     assert kernel.arguments == {"copy of x"}
 
 
-def test_measuring_does_not_replace_a_benchmarker_that_the_user_set() -> None:
+def test_a_benchmarker_that_the_user_set_is_not_replaced() -> None:
     inductor = Inductor()
     part, _ = hooked(inductor, Gpu())
     inductor.benchmarker = SimpleNamespace(benchmark=lambda: 1.0, benchmark_gpu=lambda: 1.0)

@@ -52,7 +52,7 @@ class Spilling(Kernel):
             launcher.config, launcher.n_spills = config(block), (spills or {}).get(block, 0)
 
 
-def test_a_verify_run_says_if_an_inductor_choice_is_slower_than_a_candidate() -> None:
+def test_verify_says_if_a_choice_is_slower_than_a_candidate() -> None:
     choice = Candidate(params=params(64))
     entry = Entry(Problem("inductor.config", "k", (), GPU), (), choice)
     results = []
@@ -104,7 +104,7 @@ SELECT_ALGORITHM: Any = SimpleNamespace(AlgorithmSelectorCache=AlgorithmSelector
         ({"a": 50.0, "b": math.inf, "c": math.inf}, "not verified: no candidate except the choice can be launched"),
     ],
 )
-def test_a_verify_run_measures_inductor_templates_but_returns_loaded_times(
+def test_verify_measures_templates_but_returns_loaded_times(
     monkeypatch: pytest.MonkeyPatch, times_us: Mapping[str, float], verdict_start: str
 ) -> None:
     choices = [template(name) for name in times_us]

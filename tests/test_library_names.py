@@ -80,9 +80,7 @@ ADDED = [
 
 
 @pytest.mark.parametrize(("bound", "used", "digest"), SAID)
-def test_the_source_digest_omits_a_triton_function_used_under_its_own_name(
-    read: Any, bound: str, used: str, digest: str
-) -> None:
+def test_digests_omit_triton_functions_under_their_own_names(read: Any, bound: str, used: str, digest: str) -> None:
     source = read(bound, used)
 
     assert source.parts.keys() == {"kernel"}
@@ -90,7 +88,7 @@ def test_the_source_digest_omits_a_triton_function_used_under_its_own_name(
 
 
 @pytest.mark.parametrize(("bound", "used", "name", "digest"), ADDED)
-def test_the_source_digest_has_a_triton_function_that_is_used_under_an_alias(
+def test_digests_have_triton_functions_used_under_an_alias(
     read: Any, bound: str, used: str, name: str, digest: str
 ) -> None:
     source = read(bound, used)
@@ -99,12 +97,12 @@ def test_the_source_digest_has_a_triton_function_that_is_used_under_an_alias(
     assert source.digest == digest
 
 
-def test_kernels_that_call_different_triton_functions_have_different_digests() -> None:
+def test_kernels_with_different_triton_calls_differ_in_digest() -> None:
     digests = [case[-1] for case in (*SAID, *ADDED)]
     assert len(set(digests)) == len(digests)
 
 
-def test_the_list_of_functions_that_tl_and_libdevice_share_is_complete() -> None:
+def test_all_functions_in_both_tl_and_libdevice_are_listed() -> None:
     """One name can be bound to either of two such functions: a digest has to name one of them."""
     import triton.language as tl
     from triton.language.extra import libdevice

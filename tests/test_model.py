@@ -62,7 +62,7 @@ def test_an_entry_is_a_failure_if_every_candidate_failed(candidates: tuple[Candi
         (Candidate(time_us=1.0), "default"),
     ],
 )
-def test_a_candidate_without_parameters_is_shown_by_its_label_or_else_its_id(candidate: Candidate, words: str) -> None:
+def test_a_candidate_without_parameters_is_shown_by_label_or_id(candidate: Candidate, words: str) -> None:
     """An id may be a digest, which a reader cannot understand."""
     assert str(candidate) == words
 
@@ -85,7 +85,7 @@ def test_a_tuple_in_a_problem_key_is_shown_as_written_in_python(value: object, w
 
 
 @pytest.mark.parametrize("text", ["[('int', '1', '')", "[('int', '1')]", "x", "[__import__('os')]"])
-def test_an_invalid_tuple_text_in_a_problem_key_is_shown_unchanged(text: str) -> None:
+def test_an_invalid_tuple_text_in_a_key_is_shown_unchanged(text: str) -> None:
     assert Value("shape", text, "tuple").display_text == text
 
 
@@ -135,12 +135,12 @@ def test_devices_of_a_cache_with_the_same_id_are_sorted_by_name() -> None:
         "candidate that is text",
     ],
 )
-def test_a_problem_or_value_that_no_cache_file_can_hold_is_uncacheable(make: Callable[[], object]) -> None:
+def test_a_problem_or_value_that_no_file_can_hold_is_uncacheable(make: Callable[[], object]) -> None:
     with pytest.raises(UncacheableError):
         make()
 
 
-def test_text_of_an_entry_that_utf8_cannot_encode_is_saved_escaped() -> None:
+def test_text_that_utf8_cannot_encode_is_saved_escaped() -> None:
     candidate = Candidate(failed="no file /tmp/\udcff")
     entry = Entry(
         Problem("t", "k", (), GPU), candidates=(candidate,), label="\ud800", versions=Versions.parse("t \ud800")
@@ -151,7 +151,7 @@ def test_text_of_an_entry_that_utf8_cannot_encode_is_saved_escaped() -> None:
         assert decode(encode(Cache((entry,)), format), format, "x").entries == (entry,)
 
 
-def test_problem_keys_with_the_same_values_in_another_order_are_equal() -> None:
+def test_keys_with_the_same_values_in_another_order_are_equal() -> None:
     first, second = (Problem("t", "k", tuple(Value(name, 1) for name in names), GPU) for names in ("MNK", "KMN"))
 
     assert [value.name for value in first.key] == ["M", "N", "K"]
@@ -159,7 +159,7 @@ def test_problem_keys_with_the_same_values_in_another_order_are_equal() -> None:
     assert str(first) == "t:k (M=1, N=1, K=1)"
 
 
-def test_problems_are_sorted_by_key_values_as_numbers_and_not_as_text() -> None:
+def test_problems_are_sorted_by_keys_as_numbers_and_not_as_text() -> None:
     problems = [Problem("t", "k", (Value("M", m),), GPU) for m in (1024, 1, 128)]
 
     assert [problem.key[0].value for problem in sorted(problems, key=lambda problem: problem.sort_key)] == [

@@ -59,7 +59,7 @@ def kernels(suite: Suite) -> list[str]:
         pytest.param({**MOVED_FILE, "old": "from new import copy"}, "", "new.copy", id="kept for importers"),
     ],
 )
-def test_a_moved_or_renamed_kernel_is_a_hit_and_an_update_renames_its_entry(
+def test_a_moved_kernel_is_a_hit_and_an_update_renames_its_entry(
     a_suite: Suite, files: dict[str, str], remove: str, now: str
 ) -> None:
     """The lookups are hits and name the kernel's old name. An update renames the entries and changes nothing else."""
@@ -103,9 +103,7 @@ def test_an_incomplete_run_renames_no_entries_of_a_moved_kernel(a_suite: Suite) 
 
 
 @pytest.mark.parametrize("old_sizes", [(10, 20), (20,)])
-def test_a_copy_of_a_kernel_is_a_miss_while_the_original_still_exists(
-    a_suite: Suite, old_sizes: tuple[int, ...]
-) -> None:
+def test_a_copy_of_a_kernel_is_a_miss_while_the_original_exists(a_suite: Suite, old_sizes: tuple[int, ...]) -> None:
     """The original kernel still exists, so its entries keep their name, also those for other sizes."""
     launches = "".join(f" old.launch({size})\n" for size in old_sizes)
     both = f"import new\nimport old\ndef test_new(): new.launch(10)\ndef test_old():\n{launches}"

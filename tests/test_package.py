@@ -40,7 +40,7 @@ def test_every_public_name_of_the_package_can_be_imported() -> None:
         pytest_autotune.nothing  # noqa: B018
 
 
-def test_every_public_name_of_the_package_is_imported_for_type_checkers() -> None:
+def test_every_public_name_is_imported_for_type_checkers() -> None:
     source = Path(pytest_autotune.__file__).read_text()
 
     assert [name for name in pytest_autotune._PUBLIC if f" {name} as {name}\n" not in source] == []

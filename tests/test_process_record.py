@@ -69,19 +69,19 @@ NAMES = [field.name for field in fields(Collected)]
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_sample_of_these_tests_sets_every_field_to_a_non_default_value(name: str) -> None:
+def test_every_field_of_the_sample_has_a_non_default_value(name: str) -> None:
     assert getattr(COLLECTED, name) != getattr(Collected(), name)
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name not in NOT_IN_A_REPORT])
-def test_the_json_report_of_a_run_has_every_field_that_gate_command_reads(name: str) -> None:
+def test_the_json_report_has_every_field_that_the_gate_reads(name: str) -> None:
     record = decode_record(json.loads(to_json(RunResult(collected=COLLECTED))))
 
     assert getattr(record.collected, name) == getattr(COLLECTED, name)
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name not in NOT_IN_A_REPORT | OF_A_SINGLE_PROCESS])
-def test_the_gate_over_one_process_keeps_every_field_of_its_json_report(name: str) -> None:
+def test_the_gate_of_one_process_keeps_all_fields_of_its_report(name: str) -> None:
     record = decode_record(json.loads(to_json(RunResult(collected=COLLECTED))))
     expected = COLLECTED
     if name == "lookups":
@@ -94,7 +94,7 @@ def test_the_gate_over_one_process_keeps_every_field_of_its_json_report(name: st
 
 
 @pytest.mark.parametrize(("on_miss", "joint_on_miss"), [("first", "first"), ("error", "tune")])
-def test_gate_command_assumes_on_miss_tune_if_reports_have_different_values(on_miss: str, joint_on_miss: str) -> None:
+def test_the_gate_assumes_on_miss_tune_if_the_reports_disagree(on_miss: str, joint_on_miss: str) -> None:
     records = {}
     for name, value in (("a.json", "first"), ("b.json", on_miss)):
         result = RunResult(request=RunRequest(policy=Policy(on_miss=value)))

@@ -93,7 +93,7 @@ def race(
     return running.choice, results, Counter(launched)
 
 
-def test_among_kernels_of_about_5_microseconds_measuring_finds_the_fastest() -> None:
+def test_the_fastest_of_kernels_of_about_5_microseconds_is_found() -> None:
     """A kernel may run for less time than its launch takes. The race still finds the fastest kernel and its time."""
     times_us = [6.0, 5.0, 4.6, 4.3, 4.5, 9.0]
 
@@ -103,7 +103,7 @@ def test_among_kernels_of_about_5_microseconds_measuring_finds_the_fastest() -> 
     assert results[3].time_us == pytest.approx(4.3, rel=0.01)
 
 
-def test_of_candidates_with_the_same_code_only_the_first_is_measured() -> None:
+def test_only_the_first_candidate_with_the_same_code_is_measured() -> None:
     """The race launches the first of several candidates with equal code. The other ones get its time."""
     times_us = [30.0, 20.0, 20.0, 20.0]
     gpu = Gpu()
@@ -136,7 +136,7 @@ def test_measuring_drops_a_slow_candidate_after_four_launches() -> None:
     assert gpu.waits < sum(launched.values()) / 5
 
 
-def test_kernels_of_50_ms_are_launched_at_most_6_times_while_measuring() -> None:
+def test_kernels_of_50_ms_are_launched_at_most_6_times() -> None:
     gpu = Gpu()
 
     choice, _, launched = race(gpu, [52_000.0, 50_000.0, 55_000.0])
@@ -147,7 +147,7 @@ def test_kernels_of_50_ms_are_launched_at_most_6_times_while_measuring() -> None
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_the_choice_on_a_noisy_device_is_within_2_percent_of_the_fastest(seed: int) -> None:
+def test_a_choice_under_noise_is_within_2_percent_of_the_fastest(seed: int) -> None:
     """With 2 % of noise, the chosen candidate takes at most 2 % longer than the best of twelve."""
     chance = random.Random(seed)
     for _ in range(5):
@@ -156,7 +156,7 @@ def test_the_choice_on_a_noisy_device_is_within_2_percent_of_the_fastest(seed: i
         assert times_us[choice] <= min(times_us) * 1.02
 
 
-def test_repeated_tunings_with_a_coarse_timer_mostly_pick_the_same_candidate() -> None:
+def test_tunings_with_a_coarse_timer_mostly_make_the_same_choice() -> None:
     """The candidates' times differ by about as much as a tick of the timer.
 
     At least 18 of 20 races give the same choice.
@@ -170,7 +170,7 @@ def test_repeated_tunings_with_a_coarse_timer_mostly_pick_the_same_candidate() -
     assert max(times_us[choice] for choice in choices) < 4.51 * 1.02
 
 
-def test_two_processes_with_slightly_shifted_times_mostly_choose_the_same() -> None:
+def test_processes_with_shifted_times_mostly_choose_the_same() -> None:
     """Each process sees slightly different times for the candidates.
 
     The processes disagree for at most 2 of 20 problems.
@@ -215,7 +215,7 @@ def test_a_gpu_clock_that_ramps_up_does_not_change_the_choice() -> None:
         assert race(Gpu(disturbs=ramp, seed=seed), [5.0, 4.8, 4.6, 4.9], seed=seed)[0] == 2
 
 
-def test_measurements_during_kernels_of_another_process_are_repeated() -> None:
+def test_measurements_disturbed_by_another_process_are_repeated() -> None:
     """Kernels of another process slow the device for a few milliseconds. The race repeats these rounds."""
 
     def busy_for_a_while(now_s: float) -> float:
@@ -238,7 +238,7 @@ def test_host_stalls_of_3_ms_do_not_change_the_measured_median() -> None:
     assert results[2].measured.median_us < 5.0
 
 
-def test_measuring_ends_even_if_late_launches_make_some_times_unusable() -> None:
+def test_measuring_ends_even_if_late_launches_spoil_some_times() -> None:
     """The candidate with the fewest times decides the length of a stage.
 
     Other candidates may get more launches than the limit.
@@ -250,7 +250,7 @@ def test_measuring_ends_even_if_late_launches_make_some_times_unusable() -> None
         assert choice in range(5)
 
 
-def test_a_candidate_that_fails_while_measured_is_not_launched_again() -> None:
+def test_a_candidate_that_fails_is_not_launched_again() -> None:
     """The candidate fails at its seventh launch.
 
     The race records the reason and does not launch the candidate again.
@@ -274,7 +274,7 @@ def test_a_candidate_that_fails_while_measured_is_not_launched_again() -> None:
     assert running.choice == 0
 
 
-def test_a_candidate_that_breaks_the_gpu_ends_measuring_with_an_error() -> None:
+def test_measuring_a_candidate_that_breaks_the_gpu_is_an_error() -> None:
     """The error names the candidate that broke the device, and the race chooses nothing."""
     gpu = Gpu()
 
@@ -290,7 +290,7 @@ def test_a_candidate_that_breaks_the_gpu_ends_measuring_with_an_error() -> None:
     assert "illegal memory access" in str(lost.value.kernel_error)
 
 
-def test_if_all_candidates_fail_while_measured_there_is_no_choice() -> None:
+def test_if_all_candidates_fail_there_is_no_choice() -> None:
     def failing() -> None:
         raise MemoryError
 
@@ -311,7 +311,7 @@ def test_candidates_with_measured_times_of_0_are_a_tie(times_us: list[float], ch
     assert [result.failed for result in challenge.results] == [None] * len(times_us)
 
 
-def test_each_measured_launch_calls_the_before_and_after_functions() -> None:
+def test_each_launch_calls_the_before_and_after_functions() -> None:
     """The function after a launch gets the error of the launch, or None."""
     seen: list[object] = []
 
@@ -328,7 +328,7 @@ def test_each_measured_launch_calls_the_before_and_after_functions() -> None:
     assert seen == ["before", "run", "None", "before", "run", "late"]
 
 
-def test_a_candidates_setup_is_repeated_after_another_candidate_has_run() -> None:
+def test_a_candidate_is_set_up_again_after_another_candidate_ran() -> None:
     active: list[int] = []
     wrong: list[int] = []
 
@@ -367,7 +367,7 @@ def test_measuring_with_the_host_clock_chooses_the_fastest_call() -> None:
         assert running.choice == 1
 
 
-def test_a_measurement_drops_outliers_and_gives_median_and_spread() -> None:
+def test_measuring_drops_outliers_and_gives_median_and_spread() -> None:
     """The spread is half the interquartile range of the times."""
     measured = measurement([10.0, 11.0, 12.0, 13.0, 14.0, 500.0])
 
@@ -385,7 +385,7 @@ def test_a_measurement_drops_outliers_and_gives_median_and_spread() -> None:
         ([10.0, 9.95], 7, 0),
     ],
 )
-def test_a_tie_is_won_by_the_old_choice_or_else_by_the_first_candidate(
+def test_ties_go_to_the_old_choice_or_else_the_first_candidate(
     times_us: list[float], kept_number: int | None, expected_choice: int
 ) -> None:
     """A kept choice wins within the noise. Without a kept choice, the first candidate of the list wins a tie."""
@@ -393,7 +393,7 @@ def test_a_tie_is_won_by_the_old_choice_or_else_by_the_first_candidate(
 
 
 @pytest.mark.parametrize("best_us", [3.0, 5.0, 6.0, 12.0, 100.0])
-def test_an_old_choice_is_kept_even_if_it_is_1_percent_slower_than_a_tie(best_us: float) -> None:
+def test_an_old_choice_is_kept_if_1_percent_slower_than_a_tie(best_us: float) -> None:
     """The tolerance for a kept choice is 1 % wider than a tie, and stays below 5 %."""
     gpu = Device("NVIDIA H200", "sm_90", 132)
     just_a_tie = best_us * tie_on_gpu(best_us)
@@ -403,7 +403,7 @@ def test_an_old_choice_is_kept_even_if_it_is_1_percent_slower_than_a_tie(best_us
     assert kept_choice_tolerance(gpu, best_us) < 0.05
 
 
-def test_the_buffer_that_flushes_l2_shrinks_if_little_memory_is_free() -> None:
+def test_the_buffer_to_flush_l2_shrinks_if_little_memory_is_free() -> None:
     """The buffer that flushes the L2 cache gets smaller as the free memory shrinks. Below 32 MiB there is no buffer."""
 
     def allocate(free_bytes: int, size: int) -> int:

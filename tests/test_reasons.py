@@ -17,7 +17,7 @@ from pytest_autotune.run.tuning import MAX_REASON_LENGTH, stable_reason
         ("Thread-12 failed in process 7", "Thread-3 failed in process 88", "Thread-... failed in process ..."),
     ],
 )
-def test_addresses_pids_and_temp_paths_are_cut_from_a_candidates_error(first: str, second: str, kept: str) -> None:
+def test_addresses_pids_and_temporary_paths_are_cut_from_errors(first: str, second: str, kept: str) -> None:
     assert stable_reason(first) == stable_reason(second) == kept
 
 
@@ -35,7 +35,7 @@ def test_numbers_and_source_lines_in_a_candidates_error_are_kept(reason: str) ->
     assert stable_reason(reason) == reason
 
 
-def test_a_long_path_in_a_candidates_error_does_not_cut_off_the_text_after_it() -> None:
+def test_a_long_path_in_an_error_does_not_cut_off_text_after_it() -> None:
     text = "x" * MAX_REASON_LENGTH
 
     assert stable_reason(f"/{'d/' * 300}a.cu: {text}") == stable_reason(f"/b/a.cu: {text}")

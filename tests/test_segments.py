@@ -97,7 +97,7 @@ def shorter_limits() -> Iterator[None]:
 def short_limits() -> Iterator[None]:
     """Wait for a quarter of the time for a store that fails.
 
-    The real limits are in test_a_slow_store_that_then_hangs_delays_a_run_by_at_most_10_seconds.
+    The real limits are in test_slow_then_hanging_stores_delay_a_run_at_most_10_seconds.
     """
     with shorter_limits():
         yield
@@ -141,7 +141,7 @@ def objects(url: str) -> list[str]:
 # The behaviour that users see.
 
 
-def test_a_test_can_load_its_cache_from_a_store_url_named_in_a_marker(serial_suite: Suite, url: str) -> None:
+def test_a_marker_can_load_the_cache_of_a_test_from_a_store_url(serial_suite: Suite, url: str) -> None:
     test = f"import pytest\n@pytest.mark.autotune_cache(load={url!r})\ndef test(tune): tune('k', m=1)"
     serial_suite.write(test_one="def test(tune): tune('k', m=1)").run(f"--autotune-dump={url}")
 
@@ -151,7 +151,7 @@ def test_a_test_can_load_its_cache_from_a_store_url_named_in_a_marker(serial_sui
 
 
 @pytest.mark.parametrize("distribution", DISTRIBUTIONS.values(), ids=DISTRIBUTIONS)
-def test_a_run_uses_entries_that_another_machine_wrote_to_an_object_store(
+def test_a_run_uses_entries_another_machine_wrote_to_a_store(
     pytester: pytest.Pytester, monkeypatch, section, url: str, distribution: list[str]
 ) -> None:
     monkeypatch.delenv("PYTEST_ADDOPTS", raising=False)
@@ -166,7 +166,7 @@ def test_a_run_uses_entries_that_another_machine_wrote_to_an_object_store(
     assert f"{url} is up to date (4 entries" in section(second)[-1]
 
 
-def test_a_run_lists_an_object_store_once_and_writes_it_at_most_once(serial_suite: Suite, url: str, proxy) -> None:
+def test_a_run_lists_a_store_once_and_writes_it_at_most_once(serial_suite: Suite, url: str, proxy) -> None:
     serial_suite.write()
 
     serial_suite.run(*both(url))
@@ -181,7 +181,7 @@ def test_a_run_lists_an_object_store_once_and_writes_it_at_most_once(serial_suit
     assert not any("if-none-match" in head.lower() or "if-match" in head.lower() for head in proxy.heads)
 
 
-def test_a_loaded_file_takes_precedence_over_a_loaded_object_store(serial_suite: Suite, section, url: str) -> None:
+def test_a_loaded_file_takes_precedence_over_a_loaded_store(serial_suite: Suite, section, url: str) -> None:
     suite = serial_suite.write(test_one="def test(tune): print(tune('k', m=1))")
     suite.run("--autotune-dump=cache.textproto")
     suite.cache.write_text(suite.cache.read_text().replace('text: "a"', 'text: "b"'))
@@ -194,7 +194,7 @@ def test_a_loaded_file_takes_precedence_over_a_loaded_object_store(serial_suite:
         assert (suite.tunings, section(result)[-1]) == ([], f"2 hits; {url} is up to date (2 entries)")
 
 
-def test_only_update_prune_removes_entries_of_other_runs_from_a_store(serial_suite: Suite, url: str) -> None:
+def test_only_update_prune_removes_store_entries_of_other_runs(serial_suite: Suite, url: str) -> None:
     """Entries of other runs are not unused, either."""
     suite = serial_suite.write(test_a="def test(tune): tune('k', m=1)")
     suite.run(f"--autotune-dump={url}")
@@ -210,7 +210,7 @@ def test_only_update_prune_removes_entries_of_other_runs_from_a_store(serial_sui
     assert len(held(url)) == 3, "what was removed is tuned and kept again"
 
 
-def test_a_verify_run_with_update_replaces_a_slower_choice_in_a_store(serial_suite: Suite, url: str) -> None:
+def test_verify_with_update_replaces_a_slower_choice_in_a_store(serial_suite: Suite, url: str) -> None:
     suite = serial_suite.write(test_a="def test(tune): print('chosen', tune('k', times={'a': 10.0, 'b': 20.0}))")
     suite.run(f"--autotune-dump={url}")
     (before,) = held(url)
@@ -223,7 +223,7 @@ def test_a_verify_run_with_update_replaces_a_slower_choice_in_a_store(serial_sui
     assert "chosen b" in result.stdout.str()
 
 
-def test_merging_into_a_store_keeps_the_later_entry_even_if_it_is_slower(serial_suite: Suite, url: str) -> None:
+def test_merging_into_a_store_keeps_a_later_but_slower_entry(serial_suite: Suite, url: str) -> None:
     suite = serial_suite.write(test_a="def test(tune): tune('k', times={'a': 10.0, 'b': 20.0})")
     suite.dump()
     assert cli.main(["merge", str(suite.cache), "-o", url]) == 0
@@ -236,7 +236,7 @@ def test_merging_into_a_store_keeps_the_later_entry_even_if_it_is_slower(serial_
     )
 
 
-def test_a_dump_to_a_store_without_credentials_keeps_entries_in_a_file(
+def test_a_dump_without_credentials_keeps_its_entries_in_a_file(
     serial_suite: Suite, section, url: str, monkeypatch, proxy
 ) -> None:
     suite = serial_suite.write()
@@ -259,7 +259,7 @@ def test_a_dump_to_a_store_without_credentials_keeps_entries_in_a_file(
 
 @pytest.mark.usefixtures("short_limits")
 @pytest.mark.parametrize(("operation", "fault"), [("LIST", "403"), ("GET", "reset")])
-def test_loading_from_an_unreachable_store_is_an_error_within_10_seconds(
+def test_an_unreachable_store_is_an_error_within_10_seconds(
     serial_suite: Suite, section, url: str, proxy, operation: str, fault: str
 ) -> None:
     """With ``?optional`` it is no error."""
@@ -283,9 +283,7 @@ def test_loading_from_an_unreachable_store_is_an_error_within_10_seconds(
 
 
 @pytest.mark.usefixtures("short_limits")
-def test_five_hanging_optional_stores_delay_a_run_by_two_timeouts_in_all(
-    serial_suite: Suite, section, url: str, proxy
-) -> None:
+def test_five_hanging_optional_stores_cost_a_run_two_timeouts(serial_suite: Suite, section, url: str, proxy) -> None:
     suite = serial_suite.write(test_a="def test(tune): tune('k')")
     proxy.faults |= dict.fromkeys(("LIST", "PUT"), "hang")
     started = time.monotonic()
@@ -300,7 +298,7 @@ def test_five_hanging_optional_stores_delay_a_run_by_two_timeouts_in_all(
 
 @pytest.mark.usefixtures("short_limits")
 @pytest.mark.parametrize("fault", ["endless", "empty"])
-def test_a_store_that_lists_its_first_page_again_and_again_is_one_error_line(
+def test_a_store_that_repeats_its_first_page_is_a_one_line_error(
     serial_suite: Suite, section, url: str, proxy, fault: str
 ) -> None:
     """Some stores ignore the token of the next page, and give the first page again and again."""
@@ -318,7 +316,7 @@ def test_a_store_that_lists_its_first_page_again_and_again_is_one_error_line(
     assert seconds < 20 / SHORTER + REST_S  # of an endless list, on a loaded machine
 
 
-def test_a_slow_store_that_then_hangs_delays_a_run_by_at_most_10_seconds(serial_suite: Suite, url: str, proxy) -> None:
+def test_slow_then_hanging_stores_delay_a_run_at_most_10_seconds(serial_suite: Suite, url: str, proxy) -> None:
     suite = serial_suite.write(test_a="def test(tune): tune('k')")
     proxy.faults = {operation: ["slow", *["hang"] * 9] for operation in ("LIST", "PUT")}
 
@@ -329,9 +327,7 @@ def test_a_slow_store_that_then_hangs_delays_a_run_by_at_most_10_seconds(serial_
     assert time.monotonic() - started < 10
 
 
-def test_an_unreachable_store_that_a_marker_loads_is_tried_once_per_run(
-    serial_suite: Suite, section, url: str, proxy
-) -> None:
+def test_an_unreachable_store_in_a_marker_is_tried_once_per_run(serial_suite: Suite, section, url: str, proxy) -> None:
     suite = serial_suite.write(
         test_a=f"""
         import pytest
@@ -352,7 +348,7 @@ def test_an_unreachable_store_that_a_marker_loads_is_tried_once_per_run(
 
 @pytest.mark.usefixtures("short_limits")
 @pytest.mark.parametrize("fault", ["403", "truncated"])
-def test_if_a_store_cannot_be_written_the_next_run_writes_the_entries(
+def test_after_a_failed_write_the_next_run_writes_the_entries(
     serial_suite: Suite, section, url: str, proxy, fault: str
 ) -> None:
     suite = serial_suite.write()
@@ -379,7 +375,7 @@ def test_if_a_store_cannot_be_written_the_next_run_writes_the_entries(
 
 @pytest.mark.parametrize("operation", ["LIST", "GET", "PUT"])
 @pytest.mark.parametrize("fault", ["500", "503", "reset", "lost"])
-def test_a_request_to_an_object_store_that_fails_once_is_repeated(url: str, proxy, operation: str, fault: str) -> None:
+def test_a_store_request_that_fails_once_is_repeated(url: str, proxy, operation: str, fault: str) -> None:
     add(url, entry(1))
     proxy.faults[operation] = [fault]
 
@@ -389,9 +385,7 @@ def test_a_request_to_an_object_store_that_fails_once_is_repeated(url: str, prox
     assert held(url) == {entry(1), entry(2)}
 
 
-def test_a_run_killed_while_writing_to_an_object_store_loses_no_entry(
-    pytester: pytest.Pytester, url: str, proxy
-) -> None:
+def test_a_run_killed_while_writing_to_a_store_loses_no_entry(pytester: pytest.Pytester, url: str, proxy) -> None:
     suite = Suite(pytester, []).write()
     command = [sys.executable, "-m", "pytest", "-q", "-ppytest_autotune.plugin", *both(url)]
     run = subprocess.Popen(command, cwd=suite.folder, env=alone(suite), stdout=subprocess.DEVNULL)
@@ -404,7 +398,7 @@ def test_a_run_killed_while_writing_to_an_object_store_loses_no_entry(
     assert (result.ret, suite.tunings, len(held(url))) == (0, [], 4)
 
 
-def test_all_commands_accept_the_url_of_an_object_store_as_a_cache(url: str, tmp_path: Path, capsys, proxy) -> None:
+def test_all_commands_accept_the_url_of_a_store_as_a_cache(url: str, tmp_path: Path, capsys, proxy) -> None:
     file, report = str(tmp_path / "c.textproto"), tmp_path / "r.json"
     update_store(stores.open_store(file), lambda now: Cache((entry(1), entry(2))))
 
@@ -436,9 +430,7 @@ def test_all_commands_accept_the_url_of_an_object_store_as_a_cache(url: str, tmp
         assert f"{url}?optional: cannot be read: the store answers 403" in capsys.readouterr().err, "not empty"
 
 
-def test_a_wrong_store_url_is_an_error_but_an_empty_store_is_no_error(
-    serial_suite: Suite, url: str, monkeypatch
-) -> None:
+def test_a_wrong_store_url_is_an_error_but_an_empty_store_is_not(serial_suite: Suite, url: str, monkeypatch) -> None:
     suite = serial_suite.write()
     assert suite.run(f"--autotune-load={url}?optional").ret == 0
     suite.write(test_m="import pytest\n@pytest.mark.autotune_cache(load='s3://id:key@x/')\ndef test(): pass")
@@ -449,7 +441,7 @@ def test_a_wrong_store_url_is_an_error_but_an_empty_store_is_no_error(
     assert suite.run(f"--autotune-load={url}").ret == pytest.ExitCode.USAGE_ERROR
 
 
-def test_a_store_url_without_obstore_installed_is_an_error_with_a_remedy(serial_suite: Suite, monkeypatch) -> None:
+def test_without_obstore_a_store_url_is_an_error_with_a_remedy(serial_suite: Suite, monkeypatch) -> None:
     monkeypatch.setitem(sys.modules, "obstore", None)
 
     result = serial_suite.write().run("--autotune-load=s3://bucket/x/")
@@ -476,7 +468,7 @@ def test_a_run_without_a_store_url_does_not_import_obstore(pytester: pytest.Pyte
 # The guarantees of the store.
 
 
-def test_a_store_keeps_the_entry_of_a_later_tuning_even_if_it_is_slower(url: str, tmp_path: Path) -> None:
+def test_a_store_keeps_the_later_entry_even_if_it_is_slower(url: str, tmp_path: Path) -> None:
     fast, slow = entry(block=32, time_us=10.0), entry(block=64, time_us=11.0)
     add(url, fast)
     update_store(stores.open_store(url), lambda now: Cache((slow,)))
@@ -491,7 +483,7 @@ def test_a_store_keeps_the_entry_of_a_later_tuning_even_if_it_is_slower(url: str
     assert texts == {encode(Cache((replace(fast, generation=2),)), Format.TEXT)}, "of one generation the faster"
 
 
-def test_compacting_a_store_keeps_one_folder_per_gpu_and_foreign_files(url: str) -> None:
+def test_compacting_keeps_a_folder_per_gpu_and_foreign_files(url: str) -> None:
     add(url, entry(1), entry(1, device=A100))
     obstore.put(bucket(url), "v1/readme.txt", b"hello")
 
@@ -511,9 +503,7 @@ def test_compacting_a_store_does_not_restore_a_removed_entry(url: str) -> None:
     assert held(url) == {entry(2)}
 
 
-def test_a_store_url_with_the_suffix_readonly_is_neither_written_nor_compacted(
-    serial_suite: Suite, section, url: str, proxy
-) -> None:
+def test_a_readonly_store_is_neither_written_nor_compacted(serial_suite: Suite, section, url: str, proxy) -> None:
     add(url, entry(1))
     add(url, entry(2))
     suite = serial_suite.write()
@@ -534,7 +524,7 @@ def test_a_store_url_with_the_suffix_readonly_is_neither_written_nor_compacted(
         stores.compact(f"{url}?readonly")
 
 
-def test_compacting_a_store_keeps_the_old_files_if_the_new_file_was_lost(url: str, proxy) -> None:
+def test_compacting_keeps_the_old_files_if_the_new_one_was_lost(url: str, proxy) -> None:
     """The store acknowledges what it does not keep."""
     for m in range(3):
         add(url, entry(m))
@@ -549,9 +539,7 @@ def test_compacting_a_store_keeps_the_old_files_if_the_new_file_was_lost(url: st
 
 
 @pytest.mark.usefixtures("short_limits")
-def test_a_file_that_a_store_lists_but_cannot_deliver_is_reported(
-    serial_suite: Suite, section, url: str, proxy, capsys
-) -> None:
+def test_a_listed_store_file_that_is_gone_is_reported(serial_suite: Suite, section, url: str, proxy, capsys) -> None:
     suite = serial_suite.write(test_a="def test(tune): tune('k')")
     add(url, entry(1))
     add(url, entry(2))
@@ -573,7 +561,7 @@ FOREIGN = ["v1//x.pb", "v1/../x.pb", "v1/gpu//x.pb", "v1/nvidia-h200-sm90-132/..
 
 
 @pytest.mark.parametrize("name", FOREIGN)
-def test_a_foreign_file_in_a_store_disturbs_neither_reading_nor_compacting(server: int, url: str, name: str) -> None:
+def test_a_store_with_a_foreign_file_is_read_and_compacted(server: int, url: str, name: str) -> None:
     add(url, entry(1), entry(1, device=A100))
     # The library itself refuses to write such a name.
     address = f"http://127.0.0.1:{server}/{url.removeprefix('s3://')}{name}"
@@ -588,7 +576,7 @@ def test_a_foreign_file_in_a_store_disturbs_neither_reading_nor_compacting(serve
     assert set(stores.read_cache(url).entries) == {entry(1), entry(1, device=A100), entry(2)}
 
 
-def test_a_store_entry_whose_generation_is_the_maximum_can_be_replaced(url: str) -> None:
+def test_an_entry_of_the_highest_generation_can_be_replaced(url: str) -> None:
     add(url, replace(entry(block=32, time_us=10.0), generation=2**32 - 1))
     slow = entry(block=64, time_us=11.0)
 
@@ -609,7 +597,7 @@ def test_a_line_break_in_an_aws_secret_is_a_one_line_error(url: str, monkeypatch
     assert "secret\n" not in output
 
 
-def test_an_s3_store_allows_unencrypted_http_only_if_its_endpoint_url_says_so(monkeypatch) -> None:
+def test_s3_allows_plain_http_only_for_an_http_endpoint(monkeypatch) -> None:
     """The library follows a redirect with the token of the session, so it must not lead to a host without TLS."""
     allowed: list[Any] = []
     monkeypatch.setattr("obstore.store.from_url", lambda url, **given: allowed.append(given["client_options"]))
@@ -620,7 +608,7 @@ def test_an_s3_store_allows_unencrypted_http_only_if_its_endpoint_url_says_so(mo
     assert [options["allow_http"] for options in allowed] == [True, False, False]
 
 
-def test_the_error_of_an_object_store_names_the_host_but_no_password(url: str, monkeypatch) -> None:
+def test_a_store_error_names_the_host_but_no_password(url: str, monkeypatch) -> None:
     for address, words in (
         ("http://user:password@127.0.0.1:1", "Connection refused (127.0.0.1:1) "),
         ("http://nowhere.invalid:1", "(nowhere.invalid:1) "),
@@ -633,7 +621,7 @@ def test_the_error_of_an_object_store_names_the_host_but_no_password(url: str, m
 
 
 @pytest.mark.parametrize("fault", ["repeated", "left out"])
-def test_no_entry_is_lost_if_a_store_lists_files_twice_or_leaves_some_out(url: str, proxy, fault: str) -> None:
+def test_a_store_listing_with_gaps_or_repeats_loses_no_entry(url: str, proxy, fault: str) -> None:
     for m in range(4):
         add(url, entry(m))
     proxy.faults["LIST"] = fault
@@ -677,7 +665,7 @@ def test_no_entry_is_lost_if_a_request_to_an_object_store_fails(url: str, proxy)
         list(pool.map(mend, folders))
 
 
-def test_an_unreadable_file_of_a_store_is_skipped_with_a_summary_line(serial_suite: Suite, section, url: str) -> None:
+def test_an_unreadable_store_file_is_skipped_with_a_summary_line(serial_suite: Suite, section, url: str) -> None:
     suite = serial_suite.write()
     suite.run(f"--autotune-dump={url}")
     poisoned, unreadable = (f"v1/gpu/{hashlib.sha256(data).hexdigest()}.pb" for data in (b"other", b"no cache"))
@@ -701,7 +689,7 @@ def test_an_unreadable_file_of_a_store_is_skipped_with_a_summary_line(serial_sui
     assert suite.run(*options).ret == pytest.ExitCode.USAGE_ERROR, "nothing can be read"
 
 
-def test_if_the_local_copy_of_a_store_is_damaged_the_store_is_read_again(url: str, tmp_path: Path) -> None:
+def test_if_a_local_copy_is_damaged_the_store_is_read_again(url: str, tmp_path: Path) -> None:
     location = replace(Location.parse(url, Path()), local_copy=tmp_path)
     add(url, entry(1))
     assert set(SegmentStore(location).read().entries) == {entry(1)}
@@ -712,7 +700,7 @@ def test_if_the_local_copy_of_a_store_is_damaged_the_store_is_read_again(url: st
 
 
 @pytest.mark.parametrize("place", ["behind a link", "in the folder"])
-def test_reading_a_store_removes_outdated_local_copies_but_no_other_files(url: str, tmp_path: Path, place: str) -> None:
+def test_reading_a_store_removes_only_its_outdated_local_copies(url: str, tmp_path: Path, place: str) -> None:
     location = replace(Location.parse(url, Path()), local_copy=tmp_path / "keep")
     add(url, entry(1))
     SegmentStore(location).read()
@@ -730,7 +718,7 @@ def test_reading_a_store_removes_outdated_local_copies_but_no_other_files(url: s
     assert old_copy.exists() == (place == "behind a link")
 
 
-def test_simultaneous_runs_and_compactions_of_a_store_lose_no_entry(url: str, proxy) -> None:
+def test_simultaneous_runs_and_compactions_lose_no_entry(url: str, proxy) -> None:
     def run(number: int) -> set[Entry]:
         chance, acknowledged = random.Random(number), set[Entry]()
         for _ in range(4):
@@ -804,7 +792,7 @@ def test_azure_and_google_stores_are_written_read_and_compacted(other_url: str, 
     assert (len(objects(other_url)), len(held(other_url))) == (2, 5)
 
 
-def test_two_simultaneous_compactions_of_a_store_restore_no_removed_entry(other_url: str, monkeypatch) -> None:
+def test_two_simultaneous_compactions_restore_no_removed_entry(other_url: str, monkeypatch) -> None:
     """Another compaction has removed an object first. The library then stops in the middle of the objects."""
     for m in range(30):
         add(other_url, entry(m))

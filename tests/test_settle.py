@@ -78,7 +78,7 @@ def finish_at(began: InitialCaches, collected_run: Collected, dump_cache: Cache,
     return finish_run(settle_run(EndedRun.of_one_process(began, collected_run, request)), dump_cache)
 
 
-def test_a_failed_tuning_counts_as_failed_even_if_the_old_choice_is_kept() -> None:
+def test_a_failed_tuning_counts_as_failed_if_a_choice_is_kept() -> None:
     old = entry(problem())
     failed = replace(old, choice=None, candidates=(Candidate(failed="boo"),))
 
@@ -88,7 +88,7 @@ def test_a_failed_tuning_counts_as_failed_even_if_the_old_choice_is_kept() -> No
     assert summary.rows[0].choice == old.choice
 
 
-def test_a_failed_tuning_keeps_the_old_choice_unless_the_run_rejected_it() -> None:
+def test_a_failed_tuning_keeps_the_old_choice_unless_rejected() -> None:
     old = entry(problem())
     failed = replace(old, choice=None, candidates=(Candidate(failed="boo"),))
     stale = searched(failed, has_failed=True, outcome=Outcome.STALE)
@@ -104,7 +104,7 @@ def test_a_failed_tuning_keeps_the_old_choice_unless_the_run_rejected_it() -> No
     assert untried.merged.cache.entries == (old,)
 
 
-def test_the_report_shows_the_old_choice_if_the_new_one_is_only_as_fast() -> None:
+def test_the_report_shows_the_old_choice_if_a_new_one_is_as_fast() -> None:
     old = entry(problem(), "b")
     new = entry(problem(), "a", a=10.0, b=10.1)
 
@@ -116,7 +116,7 @@ def test_the_report_shows_the_old_choice_if_the_new_one_is_only_as_fast() -> Non
 
 
 @pytest.mark.parametrize("dumps", [True, False])
-def test_of_two_tunings_the_report_shows_the_one_measured_without_disturbance(dumps: bool) -> None:
+def test_of_two_tunings_the_report_shows_the_undisturbed_one(dumps: bool) -> None:
     disturbed = searched(entry(problem(), "a", a=1.0, b=2.0), is_disturbed=True, test="test_a.py::test")
     good = searched(entry(problem(), "b", a=9.0, b=2.0), test="test_b.py::test")
 
@@ -129,7 +129,7 @@ def test_of_two_tunings_the_report_shows_the_one_measured_without_disturbance(du
         assert not row.is_disturbed
 
 
-def test_summary_rows_do_not_depend_on_the_order_of_worker_results() -> None:
+def test_summary_rows_do_not_depend_on_the_order_of_workers() -> None:
     kept = entry(problem(M=1))
     lookups = [
         ("gw0", hit(kept)),
@@ -142,7 +142,7 @@ def test_summary_rows_do_not_depend_on_the_order_of_worker_results() -> None:
     assert all(ending == endings[0] for ending in endings)
 
 
-def test_an_entry_for_other_candidates_of_a_used_problem_is_not_called_unused() -> None:
+def test_an_entry_for_other_candidates_of_a_hit_is_not_unused() -> None:
     def of(pruned: str, key: int) -> Entry:
         made = entry(problem(M=key))
         return replace(made, fingerprint=(Value("pruned", pruned), *made.fingerprint))
@@ -154,7 +154,7 @@ def test_an_entry_for_other_candidates_of_a_used_problem_is_not_called_unused() 
     assert summary.unused_entries == (unrequested,)
 
 
-def test_update_prune_keeps_entries_that_a_simultaneous_run_wrote() -> None:
+def test_update_prune_keeps_entries_of_a_simultaneous_run() -> None:
     tuned, written = entry(problem(M=1), a=1.0), entry(problem(M=2))
 
     summary = finish_at(beginning(), collected(searched(tuned)), Cache((written,)), RunRequest(FileDump(UPDATE_PRUNE)))
@@ -174,7 +174,7 @@ def test_a_recovered_tuning_does_not_replace_a_choice_in_the_file() -> None:
     assert summary.recovered_count == 0
 
 
-def test_a_run_with_a_hit_keeps_the_choice_that_a_simultaneous_run_retuned() -> None:
+def test_a_hit_keeps_the_choice_that_a_simultaneous_run_retuned() -> None:
     loaded, retuned = entry(problem(), "a"), entry(problem(), "b")
     began = beginning(loaded, dump_entries=(loaded,))
 
@@ -210,7 +210,7 @@ def test_a_tuning_does_not_remove_an_entry_of_a_simultaneous_run() -> None:
     assert {merged.identity for merged in summary.merged.cache.entries} == {tuned.identity, written.identity}
 
 
-def test_a_killed_runs_tuning_is_dropped_if_this_run_tuned_the_same_problem() -> None:
+def test_a_killed_runs_tuning_is_dropped_if_this_run_retuned_it() -> None:
     before, now = entry(problem(M=1), "a", a=1.0), entry(problem(M=1), "b", b=2.0)
     other = entry(problem(M=2), "a", a=1.0)
     collected_run = collected(searched(now), recovered_lookups=(searched(before), searched(other)))
@@ -222,7 +222,7 @@ def test_a_killed_runs_tuning_is_dropped_if_this_run_tuned_the_same_problem() ->
     assert finished(beginning(), collected_run).recovered_count == 0
 
 
-def test_the_summary_counts_by_gpu_the_loaded_entries_that_a_dump_omits(capsys: pytest.CaptureFixture[str]) -> None:
+def test_loaded_entries_that_a_dump_omits_are_counted_by_gpu(capsys: pytest.CaptureFixture[str]) -> None:
     asked, stale = entry(problem(M=1)), entry(problem(M=2))
     missing = [entry(problem(M=3)), *(entry(problem(M=m, device=OTHER)) for m in range(7))]
     collected_run = collected(
@@ -347,9 +347,8 @@ MISSED = RunResult(loaded=(("a", 1),), rows=rows(Outcome.HIT, Outcome.MISS, Outc
         "entries that an option leaves out",
     ],
 )
-def test_the_gate_on_misses_fails_above_its_limit_and_says_why_it_is_skipped(
-    summary: RunResult, limit: str, failure: str, skipped: str
-) -> None:
+def test_the_gate_on_misses_fails_above_its_limit(summary: RunResult, limit: str, failure: str, skipped: str) -> None:
+    """A run whose misses mean nothing skips the gate and says why."""
     gate = judge(summary, Limit.parse(limit))
 
     assert (gate.limit, gate.failure, gate.skip_reason.removeprefix("autotune cache misses were not checked: ")) == (
@@ -359,7 +358,7 @@ def test_the_gate_on_misses_fails_above_its_limit_and_says_why_it_is_skipped(
     )
 
 
-def test_a_dump_to_a_store_writes_recovered_entries_but_no_loaded_entries() -> None:
+def test_a_dump_to_a_store_writes_recovered_not_loaded_entries() -> None:
     """The run hits both. The entry of a loaded file stays in its file."""
     recovered_entry, file_entry = entry(problem(M=1)), entry(problem(M=2))
     collected_run = collected(
@@ -371,7 +370,7 @@ def test_a_dump_to_a_store_writes_recovered_entries_but_no_loaded_entries() -> N
     assert [merged_entry.problem for merged_entry in summary.merged.cache.entries] == [recovered_entry.problem]
 
 
-def test_autotune_on_miss_error_fails_a_run_with_a_miss_and_only_passed_tests() -> None:
+def test_with_on_miss_error_a_miss_fails_a_run_of_passed_tests() -> None:
     """A forked child of a test looked up the problem, and the error ended with the child."""
     strict = result(MISSED, on_miss="error", test_counts={"passed": 1})
 
@@ -379,14 +378,14 @@ def test_autotune_on_miss_error_fails_a_run_with_a_miss_and_only_passed_tests() 
     assert judge(result(strict, test_counts={"failed": 1}), None).failure == ""
 
 
-def test_uncacheable_problems_pass_the_gate_on_misses_without_a_load() -> None:
+def test_without_a_load_uncacheable_problems_pass_the_gate() -> None:
     rows = tuple(replace(row, outcome=Outcome.UNCACHEABLE) for row in MISSED.rows)
     gate = judge(replace(MISSED, loaded=(), rows=rows), Limit.parse("0"))
 
     assert (gate.failure, gate.skip_reason) == ("", "autotune cache misses were not checked: no cache was loaded")
 
 
-def test_option_max_misses_is_an_error_if_neither_options_nor_tests_load() -> None:
+def test_option_max_misses_is_an_error_if_nothing_loads_a_cache() -> None:
     message = "--autotune-max-misses: nothing is loaded"
     nothing_loaded = replace(MISSED, loaded=(), rows=tuple(replace(row, outcome=None) for row in MISSED.rows))
 
@@ -395,7 +394,7 @@ def test_option_max_misses_is_an_error_if_neither_options_nor_tests_load() -> No
     assert judge(replace(MISSED, loaded=()), Limit.parse("9"), no_load_error=message).failure == ""
 
 
-def test_the_json_report_lists_crashed_workers_recovered_tunings_old_versions() -> None:
+def test_the_json_report_has_crashes_recoveries_and_old_versions() -> None:
     old = replace(entry(problem(M=1)), versions=Versions.parse("toy 0.9"))
     collected_run = collected(
         ("gw0", hit(old)),
@@ -418,7 +417,7 @@ def test_the_json_report_lists_crashed_workers_recovered_tunings_old_versions() 
     assert report["other_versions"] == [{"tuned_with": "toy 0.9", "running": "toy 1.0", "hits": 1}]
 
 
-def test_the_json_report_says_if_another_process_disturbed_a_measurement() -> None:
+def test_the_json_report_says_if_a_measurement_was_disturbed() -> None:
     chosen = replace(candidate("a", 10.0), label="+-0.1 us, 9 of 9 runs")
     made = replace(entry(problem()), choice=chosen, candidates=(chosen,))
 
@@ -429,7 +428,7 @@ def test_the_json_report_says_if_another_process_disturbed_a_measurement() -> No
     assert lookup["candidates"][0]["label"] == "+-0.1 us, 9 of 9 runs"
 
 
-def test_only_update_prune_drops_compiled_variants_that_the_run_did_not_need() -> None:
+def test_only_update_prune_drops_unneeded_compiled_variants() -> None:
     old = replace(entry(problem()), compiled=("*fp16", "*fp32"))
     event = Event(SPECIALIZATION, data={"entry": old.identity.digest, "text": "*fp16"})
 
@@ -441,7 +440,7 @@ def test_only_update_prune_drops_compiled_variants_that_the_run_did_not_need() -
         assert [merged_entry.compiled for merged_entry in summary.merged.cache.entries] == [compiled]
 
 
-def test_with_workers_on_two_gpus_a_problem_used_on_one_counts_as_used_on_both() -> None:
+def test_with_workers_on_two_gpus_use_on_one_counts_for_both() -> None:
     """Workers on two GPU types share the tests, so each type sees a part. Without workers, a type sees all tests."""
     shared, own, gone = problem(M=1), problem(M=2), problem(M=3)
     on_other = {one: entry(replace(one, device=OTHER)) for one in (shared, own, gone)}

@@ -35,13 +35,13 @@ def kernel(x):
 """
 
 
-def test_changing_a_global_hidden_by_a_local_variable_is_no_source_change(load: Load) -> None:
+def test_changing_a_global_hidden_by_a_local_is_no_source_change(load: Load) -> None:
     digest = source_digest(load(VARIABLES).kernel)
     assert source_digest(load(VARIABLES.replace("= 7", "= 70")).kernel) == digest
     assert source_digest(load(VARIABLES.replace("size = 8", "size = 80")).kernel) != digest
 
 
-def test_changing_a_global_that_is_named_like_a_nonlocal_is_a_source_change(load: Load) -> None:
+def test_a_nonlocal_hides_no_global_from_the_source_digest(load: Load) -> None:
     source = """
 k = 7
 def read():
@@ -56,7 +56,7 @@ def kernel(x):
     assert source_digest(load(source).kernel) != source_digest(load(source.replace("k = 7", "k = 70")).kernel)
 
 
-def test_a_nonlocal_counter_that_a_kernel_increments_is_no_source_change(load: Load) -> None:
+def test_incrementing_a_nonlocal_counter_is_no_source_change(load: Load) -> None:
     source = """
 def make(size):
     count = 0
@@ -91,7 +91,7 @@ FIRST_STATEMENTS = [
 
 
 @pytest.mark.parametrize(("statement", "used"), FIRST_STATEMENTS)
-def test_a_global_that_its_kernel_sets_changes_the_source_only_if_edited(load: Load, statement: str, used: str) -> None:
+def test_a_global_set_by_a_kernel_changes_source_only_if_edited(load: Load, statement: str, used: str) -> None:
     shared = "SIZE = 3\ndef impl(x):\n    return x + 3\n"
     source = f"{statement}\ndef kernel(x):\n    global name\n    result = {used}\n    name = 5\n    return result\n"
 
@@ -109,7 +109,7 @@ def test_a_global_that_its_kernel_sets_changes_the_source_only_if_edited(load: L
 
 @pytest.mark.parametrize("limit", ["limit", "__limit"])
 @pytest.mark.parametrize("used", ["tool.run(x)", "len(tool)", "Tool"])
-def test_a_field_that_its_method_sets_changes_the_source_only_if_edited(load: Load, used: str, limit: str) -> None:
+def test_a_field_set_by_its_method_changes_source_only_if_edited(load: Load, used: str, limit: str) -> None:
     source = f"""
 def compute():
     return 3
@@ -131,7 +131,7 @@ def kernel(x):
     assert source_digest(load(source.replace("return 3", "return 30")).kernel) != digest
 
 
-def test_editing_a_function_reached_through_dunder_wrapped_is_a_source_change(load: Load) -> None:
+def test_editing_a_function_in_dunder_wrapped_is_a_source_change(load: Load) -> None:
     source = """
 def inner(x):
     return x + 1
@@ -144,7 +144,7 @@ def kernel(x):
     assert source_digest(load(source).kernel) != source_digest(load(source.replace("x + 1", "x + 2")).kernel)
 
 
-def test_replacing_a_builtin_function_in_a_closure_is_a_source_change(load: Load) -> None:
+def test_replacing_a_builtin_in_a_closure_is_a_source_change(load: Load) -> None:
     source = """
 import math
 def make(NAME):
@@ -157,7 +157,7 @@ def make(NAME):
     assert source_digest(module.make(math.ceil), own_cells=True) != digest
 
 
-def test_editing_a_method_of_an_object_inside_a_partial_is_a_source_change(load: Load) -> None:
+def test_editing_a_method_inside_a_partial_is_a_source_change(load: Load) -> None:
     source = """
 import functools
 class Tool:
@@ -209,7 +209,7 @@ def kernel(n):
         ("_scale_", "_ = 6", "_ = 60"),
     ],
 )
-def test_editing_code_that_only_a_class_body_uses_is_a_source_change(
+def test_editing_code_only_a_class_body_uses_is_a_source_change(
     load: Load, use: str, name: str, old: str, new: str
 ) -> None:
     source = CLASS_BODY.replace("USE", use).replace("NAME", name)
@@ -220,9 +220,7 @@ def test_editing_code_that_only_a_class_body_uses_is_a_source_change(
     assert read_source(load(source.replace(old, new)).kernel).digest != kept.digest
 
 
-def test_appending_to_a_list_attribute_of_a_class_is_no_source_change(
-    load: Load, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_appending_to_a_class_attribute_is_no_source_change(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
     module = load(CLASS_BODY.replace("USE", "tile.launch(n)").replace("NAME", "table"))
     source = read_source(module.kernel, is_kept=True)
     module.Tile.table.append(7)
@@ -245,7 +243,7 @@ def kernel(n):
 
 
 @pytest.mark.parametrize("statement", ["import shared as ops", "import shared\n    ops = shared", "ops = other"])
-def test_a_module_imported_during_the_first_call_is_no_source_change(load: Load, statement: str) -> None:
+def test_a_module_imported_in_the_first_call_is_no_source_change(load: Load, statement: str) -> None:
     source = LAZY.replace("IMPORT", statement)
     if "other" in statement:
         source = f"import shared as other\n{source}"
@@ -262,7 +260,7 @@ def test_a_module_imported_during_the_first_call_is_no_source_change(load: Load,
     assert digest_after(2, calls=0) != digest
 
 
-def test_editing_a_module_whose_name_a_function_rebinds_is_a_source_change(load: Load) -> None:
+def test_editing_a_module_with_a_rebound_name_is_a_source_change(load: Load) -> None:
     source = """
 import shared as ops
 def setup():

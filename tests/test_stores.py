@@ -63,7 +63,7 @@ every_store = pytest.mark.parametrize("name", [*(f"c{form.value.suffixes[0]}" fo
 
 
 @pytest.mark.parametrize(("name", "comment_lines"), [("c.textproto", 2), ("c.yaml", 2), ("c/", 2), ("c.json", 0)])
-def test_writing_a_cache_counts_the_comment_lines_that_it_removes(tmp_path, name, comment_lines):
+def test_a_write_counts_the_comment_lines_that_it_removes(tmp_path, name, comment_lines):
     path = f"{tmp_path}/{name}"
     update(path, adding(entry("add")))
     (file,) = tmp_path.rglob("c.*" if "." in name else "*.textproto")
@@ -84,7 +84,7 @@ def test_a_cache_written_in_any_file_format_is_read_back_equal(tmp_path, name):
 
 
 @every_store
-def test_loading_a_missing_cache_is_an_error_that_names_the_dump_option(tmp_path, name):
+def test_the_error_for_a_missing_cache_names_the_dump_option(tmp_path, name):
     path = f"{tmp_path}/{name}"
     event = f"no such file in {tmp_path}"
     if name == "c/":
@@ -98,7 +98,7 @@ def _create(name: str) -> str:
 
 
 @pytest.mark.parametrize("name", ["c.textproto", "c.pb"])
-def test_an_empty_cache_file_is_an_error_unless_the_cache_may_be_missing(tmp_path, name):
+def test_an_empty_file_is_an_error_unless_it_may_be_missing(tmp_path, name):
     path = tmp_path / name
     path.touch()
     assert "is empty" in refusal(read_cache, path)
@@ -107,7 +107,7 @@ def test_an_empty_cache_file_is_an_error_unless_the_cache_may_be_missing(tmp_pat
     assert update(path, adding(entry("add"))).written_to == str(path)
 
 
-def test_reading_a_folder_a_pipe_or_a_huge_file_as_cache_is_an_error(tmp_path, monkeypatch):
+def test_reading_a_folder_a_pipe_or_a_huge_file_is_an_error(tmp_path, monkeypatch):
     (tmp_path / "a.pb").mkdir()
     os.mkfifo(tmp_path / "b.pb")
     (tmp_path / "c.pb").write_bytes(b"12345")
@@ -128,7 +128,7 @@ def test_a_cache_in_a_folder_has_one_file_for_each_problem(tmp_path):
     assert set(read_cache(folder).entries) == {entry("add"), entry("mul")}
 
 
-def test_updating_a_cache_in_a_folder_writes_only_the_changed_files(tmp_path):
+def test_updating_a_folder_writes_only_the_changed_files(tmp_path):
     folder = tmp_path / "kept"
     update(f"{folder}/", adding(entry("add"), entry("mul"), entry("sub")))
     (folder / "README").write_text("ours")
@@ -150,7 +150,7 @@ def test_using_a_folder_with_other_files_as_a_cache_is_an_error(tmp_path):
     assert os.listdir(tmp_path) == ["test_a.py"]
 
 
-def test_if_the_folder_of_a_cache_cannot_be_listed_an_update_loses_no_entry(tmp_path, monkeypatch):
+def test_if_a_folder_cannot_be_listed_an_update_loses_no_entry(tmp_path, monkeypatch):
     path = f"{tmp_path}/kept"
     update(f"{path}/", adding(entry("add"), entry("mul")))
 
@@ -189,7 +189,7 @@ def test_an_update_that_changes_no_bytes_writes_no_cache_file(tmp_path, name):
     assert {file: file.stat().st_mtime_ns for file in files} == {file: old.st_mtime_ns for file, old in files.items()}
 
 
-def test_updating_a_cache_through_a_link_writes_the_target_of_the_link(tmp_path):
+def test_updating_through_a_link_writes_the_target_of_the_link(tmp_path):
     (tmp_path / "real").mkdir()
     link = tmp_path / "c.textproto"
     link.symlink_to("real/kept.txt")
@@ -200,7 +200,7 @@ def test_updating_a_cache_through_a_link_writes_the_target_of_the_link(tmp_path)
 
 
 @every_store
-def test_a_cache_path_that_leads_through_a_missing_folder_is_an_error(tmp_path, name):
+def test_a_cache_path_through_a_missing_folder_is_an_error(tmp_path, name):
     """``open("build/../c.pb")`` fails without a folder ``build``: nothing else may be found there, or replaced."""
     update(f"{tmp_path}/{name}", adding(entry("add")))
     path = f"{tmp_path}/build/../{name}"
@@ -215,7 +215,7 @@ def test_a_cache_path_that_leads_through_a_missing_folder_is_an_error(tmp_path, 
 
 
 @every_store
-def test_an_open_cache_is_written_to_the_first_target_even_if_its_link_moves(tmp_path, name):
+def test_if_its_link_moves_an_open_cache_keeps_its_first_target(tmp_path, name):
     """The store resolves the path once, and writes the same file that it read at the start."""
     kernels = {"first": "add", "second": "sub"}
     for folder, kernel in kernels.items():
@@ -233,7 +233,7 @@ def test_an_open_cache_is_written_to_the_first_target_even_if_its_link_moves(tmp
     assert read_cache(f"{tmp_path}/second/{name}").entries == (entry("sub"),)
 
 
-def test_an_absolute_cache_path_works_in_a_deleted_current_folder(tmp_path, monkeypatch):
+def test_an_absolute_path_works_in_a_deleted_current_folder(tmp_path, monkeypatch):
     (tmp_path / "gone").mkdir()
     monkeypatch.chdir(tmp_path / "gone")
     (tmp_path / "gone").rmdir()
@@ -242,7 +242,7 @@ def test_an_absolute_cache_path_works_in_a_deleted_current_folder(tmp_path, monk
     assert "No such file or directory" in refusal(read_cache, "c.pb")
 
 
-def test_updating_a_cache_through_a_dangling_link_creates_the_target(tmp_path):
+def test_updating_through_a_dangling_link_creates_the_target(tmp_path):
     (tmp_path / "real").mkdir()
     (tmp_path / "c.textproto").symlink_to("real/link")
     (tmp_path / "real/link").symlink_to("../kept/new/c.textproto")
@@ -250,7 +250,7 @@ def test_updating_a_cache_through_a_dangling_link_creates_the_target(tmp_path):
     assert read_cache(tmp_path / "kept/new/c.textproto").entries == (entry("add"),)
 
 
-def test_the_old_cache_file_is_kept_if_computing_its_change_raises(tmp_path):
+def test_the_old_file_is_kept_if_computing_its_change_raises(tmp_path):
     path = tmp_path / "c.pb"
     update(path, adding(entry("add")))
 
@@ -271,7 +271,7 @@ def test_the_old_cache_file_is_kept_if_computing_its_change_raises(tmp_path):
     ],
     ids=["damaged", "newer", "lossy"],
 )
-def test_a_dump_keeps_a_cache_it_cannot_read_and_writes_a_new_file_beside_it(tmp_path, content):
+def test_a_dump_keeps_an_unreadable_cache_and_writes_a_new_file(tmp_path, content):
     path = tmp_path / "c.txt"
     path.write_bytes(content)
     assert refusal(check_writable, path).startswith(str(path))
@@ -282,7 +282,7 @@ def test_a_dump_keeps_a_cache_it_cannot_read_and_writes_a_new_file_beside_it(tmp
     assert b'"sub"' in Path(second).read_bytes()
 
 
-def test_a_dump_that_cannot_lock_the_cache_writes_a_new_file_beside_it(tmp_path, monkeypatch):
+def test_a_dump_that_cannot_lock_the_cache_writes_a_new_file(tmp_path, monkeypatch):
     monkeypatch.setattr(stores.disk, "locked", partial(locked, timeout_s=0.1))
     path = tmp_path / "c.textproto"
     update(path, adding(entry("add")))
@@ -317,7 +317,7 @@ def test_checking_if_a_cache_path_is_writable_leaves_no_files(tmp_path):
     assert os.listdir(tmp_path) == []
 
 
-def test_a_cache_path_with_an_unknown_suffix_is_refused_before_a_dump(tmp_path):
+def test_a_path_with_an_unknown_suffix_is_refused_before_a_dump(tmp_path):
     (tmp_path / "a.pb").mkdir()
     (tmp_path / "file").touch()
     assert "is a folder, not a cache" in refusal(check_writable, tmp_path / "a.pb")
@@ -340,7 +340,7 @@ def small_disk(folder: Path):
 
 
 @every_store
-def test_writing_a_cache_to_a_full_disk_is_an_error_and_keeps_the_old_one(tmp_path, name):
+def test_a_full_disk_is_an_error_and_the_old_cache_is_kept(tmp_path, name):
     with small_disk(tmp_path / "disk") as disk:
         path = f"{disk}/{name}"
         update(path, adding(entry("add")))
@@ -381,7 +381,7 @@ def writer(program: str, *args: object) -> subprocess.Popen[str]:
 
 
 @pytest.mark.parametrize("name", ["c.textproto", "c.pb"])
-def test_killing_a_process_that_writes_a_cache_keeps_the_old_file(tmp_path, name):
+def test_killing_a_process_while_it_writes_keeps_the_old_file(tmp_path, name):
     path = tmp_path / name
     update(path, adding(entry("add")))
     old = path.read_bytes()
@@ -407,7 +407,7 @@ def test_killing_a_process_that_writes_a_cache_keeps_the_old_file(tmp_path, name
 
 
 @pytest.mark.parametrize("name", ["c.textproto", "c/"])
-def test_three_processes_that_update_one_cache_at_once_lose_no_entry(tmp_path, name):
+def test_three_processes_that_update_one_cache_lose_no_entry(tmp_path, name):
     path = f"{tmp_path}/{name}"
     program = """
     for i in range(15):
@@ -422,7 +422,7 @@ def test_three_processes_that_update_one_cache_at_once_lose_no_entry(tmp_path, n
     assert litter(tmp_path) == []
 
 
-def test_a_cache_in_a_folder_that_another_process_locks_cannot_be_read(tmp_path, monkeypatch):
+def test_a_folder_locked_by_another_process_cannot_be_read(tmp_path, monkeypatch):
     """Another process may have replaced only a part of the folder's files."""
     path = f"{tmp_path}/c/"
     update(path, adding(entry("add")))
@@ -443,7 +443,7 @@ def no_lock(*args):
 
 
 @pytest.mark.parametrize("is_lock_for_all", [True, False], ids=["with its lock", "in a folder of another user"])
-def test_a_cache_in_a_folder_read_during_an_update_is_all_old_or_all_new(tmp_path, monkeypatch, is_lock_for_all):
+def test_a_folder_read_during_an_update_is_all_old_or_all_new(tmp_path, monkeypatch, is_lock_for_all):
     path, few, many = f"{tmp_path}/c/", [entry("0")], [entry(str(number)) for number in range(20)]
     update(path, lambda now: Cache(tuple(many)))
     program = f"""
@@ -465,7 +465,7 @@ for number in range(40):
     assert seen <= {len(few), len(many)}
 
 
-def test_a_dump_keeps_a_user_file_that_has_the_name_of_the_lock_file(tmp_path):
+def test_a_dump_keeps_a_user_file_named_like_the_lock_file(tmp_path):
     lock = tmp_path / ".c.textproto.lock"
     lock.write_text("mine")
     assert update(tmp_path / "c.textproto", adding(entry("add"))).beside
@@ -473,6 +473,6 @@ def test_a_dump_keeps_a_user_file_that_has_the_name_of_the_lock_file(tmp_path):
     assert (tmp_path / "c.textproto.new").read_text().count("entries {") == 1
 
 
-def test_the_lock_file_of_a_cache_is_readable_and_writable_by_every_user(tmp_path):
+def test_the_lock_file_is_readable_and_writable_by_every_user(tmp_path):
     with locked(tmp_path / ".c.textproto.lock", 0):
         assert (tmp_path / ".c.textproto.lock").stat().st_mode & 0o777 == 0o666

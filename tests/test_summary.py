@@ -58,7 +58,7 @@ def test_notes_are_shown_with_option_q_and_hidden_with_qq() -> None:
     assert shown(bypassed, -1) == ["toy tunes without the plugin: why", "1 hit"]
 
 
-def test_with_option_qq_the_summary_says_why_a_tuner_failed_the_gate() -> None:
+def test_option_qq_still_shows_why_a_tuner_failed_the_gate() -> None:
     failed = Gate(
         "0", failure="loaded entries were not used: the plugin could not hook toy (a line above has the reason)"
     )
@@ -68,7 +68,7 @@ def test_with_option_qq_the_summary_says_why_a_tuner_failed_the_gate() -> None:
     assert shown(replace(summary, gate=Gate("0")), -2) == []
 
 
-def test_quiet_runs_list_slower_choices_if_the_gate_on_them_failed() -> None:
+def test_quiet_runs_list_slower_choices_if_their_gate_failed() -> None:
     """The mode's line has its counts, and the command that mends them."""
     slower = Finding("SLOWER", "toy:lib.op (n=1)", "b is faster", is_failure=True)
     drift = Section("verify", "all", ("verify all: 1 choice raced: 1 slower",), (slower,), gate=Gate("0", "exceeded"))
@@ -81,7 +81,7 @@ def test_quiet_runs_list_slower_choices_if_the_gate_on_them_failed() -> None:
     assert shown(passed, -1) == shown(passed, -2) == []
 
 
-def test_the_summary_names_at_most_ten_kernels_tuned_without_the_plugin() -> None:
+def test_at_most_ten_kernels_tuned_without_the_plugin_are_named() -> None:
     """With -v the summary names all of them. A run of untracked kernels alone does not say `no lookups`."""
     summary = result(untracked=tuple(f"lib.op_{number}" for number in range(12)), dump=DUMP)
 
@@ -93,7 +93,7 @@ def test_the_summary_names_at_most_ten_kernels_tuned_without_the_plugin() -> Non
     assert len([line for line in shown(summary, 1) if line.startswith("UNTRACKED")]) == 12
 
 
-def test_the_summary_says_if_unused_entries_lack_the_adapter_of_their_tuner() -> None:
+def test_the_summary_says_if_unused_entries_lack_their_adapter() -> None:
     """Entries are loaded for a tuner that has no adapter. The summary names the tuner and counts the entries."""
     summary = result(loaded=(("cache.pb", 2),), devices_by_tuner={"gone": frozenset()}, adapters=("toy",))
 

@@ -136,7 +136,7 @@ def call(kernel: Any, n: Any = 100, x: Any = None) -> Any:
     return kernel.best_config.kwargs["BLOCK"]
 
 
-def test_the_reason_of_a_stale_kernel_names_added_and_removed_candidates(session) -> None:
+def test_the_stale_reason_names_added_and_removed_candidates(session) -> None:
     dumped = session(is_dumping=True)
     call(copy_kernel(Bench()))
     (entry,) = dumped.entries
@@ -151,7 +151,7 @@ def test_the_reason_of_a_stale_kernel_names_added_and_removed_candidates(session
         assert loaded.lookups[0].reason == reason
 
 
-def test_options_on_miss_first_and_on_miss_nearest_measure_nothing(session) -> None:
+def test_with_on_miss_first_or_nearest_a_launch_measures_nothing(session) -> None:
     """With `first` or `nearest`, the adapter measures nothing and counts a miss with its fallback."""
     recorded = session(is_dumping=True)
     call(copy_kernel(Bench()))
@@ -167,7 +167,7 @@ def test_options_on_miss_first_and_on_miss_nearest_measure_nothing(session) -> N
     assert first.outcomes == nearest.outcomes == ["miss"]
 
 
-def test_an_entry_records_kernel_key_device_candidates_and_tuning_time(session) -> None:
+def test_an_entry_records_key_device_candidates_and_tuning_time(session) -> None:
     """The entry also has the kernel, the device, the key, the choice and the versions of the libraries."""
     first = session(is_dumping=True)
     call(copy_kernel(Bench()))
@@ -219,7 +219,7 @@ def accumulate_kernel(bench: Any) -> Any:
     return accumulate
 
 
-def test_on_a_hit_the_arguments_in_reset_to_zero_are_reset_as_in_a_tuning(session) -> None:
+def test_a_hit_applies_reset_to_zero_as_a_tuning_does(session) -> None:
     def first_call() -> Any:
         y = torch.full((128,), 5.0)
         accumulate_kernel(Bench())[grid](torch.ones(128), y, 128)
@@ -234,7 +234,7 @@ def test_on_a_hit_the_arguments_in_reset_to_zero_are_reset_as_in_a_tuning(sessio
     assert torch.equal(loaded, tuned)
 
 
-def test_a_hit_sets_best_config_and_timings_of_triton_as_a_tuning_does(session, monkeypatch, capsys) -> None:
+def test_a_hit_sets_best_config_and_timings_as_a_tuning_does(session, monkeypatch, capsys) -> None:
     recorded = session(is_dumping=True)
     call(copy_kernel(Bench()))
     session(recorded.entries)
@@ -261,7 +261,7 @@ def test_an_entry_is_stale_if_the_triton_pruner_drops_its_choice(session) -> Non
     assert loaded.outcomes == [] or loaded.lookups[0].outcome is Outcome.STALE
 
 
-def test_a_kernel_whose_pruner_leaves_one_candidate_is_not_counted(session) -> None:
+def test_a_kernel_pruned_to_one_candidate_is_not_counted(session) -> None:
     """Triton launches the only candidate that is left. The adapter neither measures nor counts it."""
     first = session(is_dumping=True)
     bench = Bench()
@@ -272,7 +272,7 @@ def test_a_kernel_whose_pruner_leaves_one_candidate_is_not_counted(session) -> N
     assert first.lookups == []
 
 
-def test_a_triton_autotuner_subclass_that_calls_super_run_is_recorded(session) -> None:
+def test_an_autotuner_subclass_that_calls_super_run_is_recorded(session) -> None:
     class Cached(autotuner_module.Autotuner):
         def run(self, *args: Any, **kwargs: Any) -> Any:
             return super().run(*args, **kwargs)
@@ -286,7 +286,7 @@ def test_a_triton_autotuner_subclass_that_calls_super_run_is_recorded(session) -
     assert len(first.entries) == 1
 
 
-def test_a_subclass_method_check_disk_cache_runs_only_if_cache_results_is_set(session) -> None:
+def test_check_disk_cache_of_a_subclass_needs_cache_results(session) -> None:
     """Triton calls the subclass's own check_disk_cache only if cache_results is set.
 
     The first kernel stays untracked after its deletion.
@@ -312,7 +312,7 @@ def test_a_subclass_method_check_disk_cache_runs_only_if_cache_results_is_set(se
         assert len(first.untracked) == 1, "by the first, which nobody holds any more"
 
 
-def test_after_a_nested_plugin_run_the_outer_run_still_records_tunings() -> None:
+def test_after_a_nested_run_the_outer_run_still_records_tunings() -> None:
     outer = Process(None, is_dumping=True)
     Process(None, is_dumping=True).adapter.unhook()
 
@@ -344,7 +344,7 @@ def test_a_hit_raises_the_error_of_the_pre_hook_of_a_user(session) -> None:
     assert call(kernel) == 64
 
 
-def test_an_autotuner_subclass_with_its_own_run_is_listed_as_not_covered(session) -> None:
+def test_an_autotuner_subclass_with_its_own_run_is_not_covered(session) -> None:
     class OwnRun(autotuner_module.Autotuner):
         def run(self, *args: Any, **kwargs: Any) -> Any:
             self.best_config = self.cache["mine"] = self.configs[0]
@@ -361,7 +361,7 @@ def test_an_autotuner_subclass_with_its_own_run_is_listed_as_not_covered(session
     assert "OwnRun" in kernel_text
 
 
-def test_with_the_conftest_of_the_docs_an_autotuner_subclass_is_recorded(session, monkeypatch) -> None:
+def test_with_the_conftest_of_the_docs_a_subclass_is_recorded(session, monkeypatch) -> None:
     """The conftest of docs/adapters.md replaces the library's own search with Triton's.
 
     The adapter records an entry.
@@ -404,7 +404,7 @@ def test_with_the_conftest_of_the_docs_an_autotuner_subclass_is_recorded(session
     assert bench.calls == 0
 
 
-def test_a_kernel_first_called_while_the_plugin_is_paused_is_recorded_later(session) -> None:
+def test_a_kernel_first_called_while_paused_is_recorded_later(session) -> None:
     """A test with an empty memory calls the kernel first while the session is paused. The next call is a lookup."""
     first = session(is_dumping=True)
     first.run.paused = True
@@ -418,7 +418,7 @@ def test_a_kernel_first_called_while_the_plugin_is_paused_is_recorded_later(sess
     assert len(first.entries) == 1
 
 
-def test_a_kernel_tuned_before_the_plugin_starts_is_listed_as_not_covered(session) -> None:
+def test_a_kernel_tuned_before_the_plugin_starts_is_not_covered(session) -> None:
     """A kernel that autotune_ignore matches is not untracked. The kernel keeps its choice in memory."""
     kernel = copy_kernel(Bench())
     call(kernel)
@@ -430,7 +430,7 @@ def test_a_kernel_tuned_before_the_plugin_starts_is_listed_as_not_covered(sessio
     assert kernel.cache
 
 
-def test_closures_of_heuristics_around_a_kernel_wrapper_are_in_the_problem_key(session) -> None:
+def test_closures_of_heuristics_around_a_wrapper_are_in_the_key(session) -> None:
     class Locked(KernelInterface[Any]):
         def __init__(self, fn: Any) -> None:
             self.fn, self.arg_names = fn, fn.arg_names
@@ -451,7 +451,7 @@ def test_closures_of_heuristics_around_a_kernel_wrapper_are_in_the_problem_key(s
     assert limits == [10, 20]
 
 
-def test_heuristics_made_before_the_plugin_starts_are_in_the_problem_key(session) -> None:
+def test_heuristics_made_before_the_plugin_starts_are_in_the_key(session) -> None:
     limit = 10
     kernel = triton.heuristics({"n": lambda arguments: limit})(copy_kernel(Bench(), key=()))
     first = session(is_dumping=True)
@@ -477,7 +477,7 @@ def test_heuristics_made_before_the_plugin_starts_are_in_the_problem_key(session
     ],
     ids=["None", "True", "1", "1.0", "0.5", "text", "Triton dtype", "torch dtype", "constexpr", "tuple"],
 )
-def test_a_key_value_of_any_type_is_recorded_and_is_a_hit_when_loaded(session, value: Any, encoded: Any) -> None:
+def test_a_key_value_of_any_type_is_recorded_and_loads_as_a_hit(session, value: Any, encoded: Any) -> None:
     def kernel(bench: Any) -> Any:
         @triton.autotune(configs=configs(), key=["n", "flag"], do_bench=bench)
         @triton.jit
@@ -524,7 +524,7 @@ def test_arguments_by_position_and_by_keyword_are_one_problem(session) -> None:
     assert len({lookup.problem for lookup in first.lookups}) == 1
 
 
-def test_one_kernel_autotuned_with_two_candidate_lists_gets_two_entries(session) -> None:
+def test_a_kernel_with_two_candidate_lists_gets_two_entries(session) -> None:
     base = copy_kernel(None).fn
     lists = [[16, 64], [32, 64]]
 
@@ -575,7 +575,7 @@ def test_a_hit_launches_the_first_of_two_equal_candidates(session) -> None:
     assert launch(None) == "1"
 
 
-def test_changing_the_candidates_at_run_time_makes_the_entry_stale(session) -> None:
+def test_changing_candidates_at_run_time_makes_the_entry_stale(session) -> None:
     recorded = session(is_dumping=True)
     call(copy_kernel(Bench()))
     loaded = session(recorded.entries)
@@ -587,7 +587,7 @@ def test_changing_the_candidates_at_run_time_makes_the_entry_stale(session) -> N
     assert loaded.outcomes == ["stale"]
 
 
-def test_a_tuning_whose_benchmark_hides_all_errors_is_not_recorded(session) -> None:
+def test_a_benchmark_that_hides_all_errors_is_not_recorded(session) -> None:
     """The user's benchmark returns infinity for every candidate and hides the errors. The lookup has no entry."""
     first = session(is_dumping=True)
     kernel = copy_kernel(lambda kernel_call, quantiles: [float("inf")] * 3)
@@ -628,7 +628,7 @@ def failing_call(kernel: Any, error: Exception) -> None:
 
 
 @pytest.mark.parametrize(("error", "reason"), FAILURES)
-def test_an_entry_whose_candidates_all_failed_is_a_hit_if_they_all_fail_again(session, error, reason) -> None:
+def test_an_entry_is_a_hit_if_all_candidates_fail_as_recorded(session, error, reason) -> None:
     """Every candidate fails for a reason that the next run will see again.
 
     The next run counts a hit and adds no note.
@@ -673,7 +673,7 @@ def test_an_entry_of_failed_candidates_is_stale_if_one_works_now(session) -> Non
         InterpreterError("'_semantic' argument must be provided: another thread's launch has ended"),
     ],
 )
-def test_a_tuning_that_fails_for_lack_of_memory_or_a_gpu_fault_is_not_recorded(session, error: Exception) -> None:
+def test_running_out_of_memory_or_a_gpu_fault_is_not_recorded(session, error: Exception) -> None:
     first = session(is_dumping=True)
 
     with pytest.raises(type(error)):
@@ -731,7 +731,7 @@ class Disturbed:
 
 
 @pytest.mark.parametrize("threads", [0, 1])
-def test_a_tuning_while_other_threads_launch_kernels_is_not_recorded(session, threads: int) -> None:
+def test_a_tuning_while_other_threads_launch_is_not_recorded(session, threads: int) -> None:
     """Triton's interpreter replaces functions of its language for each launch, which all threads see."""
     run = session(is_dumping=True)
 
@@ -743,7 +743,7 @@ def test_a_tuning_while_other_threads_launch_kernels_is_not_recorded(session, th
 
 
 @pytest.mark.parametrize("threads", [0, 1])
-def test_a_tuning_that_fails_while_other_threads_run_is_not_recorded(session, threads: int) -> None:
+def test_a_failed_tuning_while_other_threads_run_is_not_recorded(session, threads: int) -> None:
     run = session(is_dumping=True)
 
     with pytest.raises(TypeError, match="no such argument"):
@@ -777,7 +777,7 @@ def restores(named: Any, exception: Any) -> None:
     """A hook that no test looks into."""
 
 
-def test_a_kernel_whose_post_hook_must_see_each_candidate_is_uncacheable(session) -> None:
+def test_a_kernel_with_an_observing_post_hook_is_uncacheable(session) -> None:
     """Triton's own tests see in a ``post_hook`` that a candidate was refused. The lookup is uncacheable."""
     seen: list[Any] = []
 
@@ -808,7 +808,7 @@ def test_a_kernel_with_a_partial_as_post_hook_is_recorded(session) -> None:
     assert [lookup.is_tuned for lookup in first.lookups] == [True]
 
 
-def test_passing_a_tuned_parameter_to_a_launch_raises_the_error_of_triton(session) -> None:
+def test_passing_a_tuned_parameter_raises_the_error_of_triton(session) -> None:
     """Triton raises its own error about conflicting meta-parameters."""
     recorded = session(is_dumping=True)
     call(copy_kernel(Bench()))
@@ -833,7 +833,7 @@ def test_a_failed_candidate_is_recorded_and_never_chosen(session) -> None:
     assert fastest.time_us == 2000.0
 
 
-def test_a_tuning_whose_benchmark_returns_a_single_number_is_recorded(session) -> None:
+def test_a_benchmark_that_returns_a_single_number_is_recorded(session) -> None:
     first = session(is_dumping=True)
     times = iter([2.0, 1.0])
 
@@ -842,7 +842,7 @@ def test_a_tuning_whose_benchmark_returns_a_single_number_is_recorded(session) -
 
 
 @pytest.mark.parametrize("dumping", [True, False])
-def test_the_disk_cache_of_triton_is_used_in_a_load_but_not_in_a_dump(session, monkeypatch, dumping: bool) -> None:
+def test_the_disk_cache_of_triton_is_used_except_in_a_dump(session, monkeypatch, dumping: bool) -> None:
     """Triton's own check_disk_cache is called if the kernel sets cache_results and the run does not dump."""
     keys: list[Any] = []
 
@@ -862,7 +862,7 @@ def test_the_disk_cache_of_triton_is_used_in_a_load_but_not_in_a_dump(session, m
     assert bool(keys) is not dumping
 
 
-def test_after_the_run_a_kernel_has_the_cache_results_that_the_user_set(session) -> None:
+def test_cache_results_set_by_the_user_is_kept_after_the_run(session) -> None:
     before = copy_kernel(None)
     first = session(is_dumping=True)
     during = copy_kernel(None)
@@ -874,7 +874,7 @@ def test_after_the_run_a_kernel_has_the_cache_results_that_the_user_set(session)
     assert "cache_results" not in autotuner_module.Autotuner.__dict__
 
 
-def test_patching_a_triton_with_a_changed_signature_raises_an_error(session) -> None:
+def test_patching_a_triton_with_a_new_signature_raises_an_error(session) -> None:
     class Autotuner:
         def check_disk_cache(self, tuning_key: Any, configs: Any) -> None: ...
 
@@ -888,7 +888,7 @@ def test_the_error_for_an_old_triton_names_the_needed_version(session) -> None:
         Adapter().hook(SimpleNamespace(Autotuner=type("Autotuner", (), {})), session().run)  # type: ignore[arg-type]
 
 
-def test_a_triton_with_an_unknown_benchmark_function_tunes_with_a_note(session) -> None:
+def test_an_unknown_benchmark_function_of_triton_gets_a_note(session) -> None:
     """The adapter runs the function, as Triton does, and adds a note."""
     first = session((), is_dumping=True)
     kernel = copy_kernel(Bench())
@@ -901,7 +901,7 @@ def test_a_triton_with_an_unknown_benchmark_function_tunes_with_a_note(session) 
     assert "the benchmark of this Triton version is unknown; triton tuned by itself" in first.run.notes[0]
 
 
-def test_kernels_under_the_triton_interpreter_are_tuned_without_a_gpu(session) -> None:
+def test_kernels_under_the_interpreter_are_tuned_without_a_gpu(session) -> None:
     first = session(is_dumping=True)
 
     call(copy_kernel(None, blocks=[16, 128]))

@@ -107,7 +107,7 @@ either_way = pytest.mark.parametrize("over", [False, True], ids=["under the auto
 
 
 @either_way
-def test_two_heuristics_with_different_closure_values_get_separate_entries(have_own_choices, over: bool) -> None:
+def test_heuristics_with_different_closures_get_separate_entries(have_own_choices, over: bool) -> None:
     """Two heuristics have the same source and different values in their closures."""
 
     def make(vec: int) -> Make:
@@ -161,7 +161,7 @@ def exponential(x):
     return exp(x)
 
 
-def test_binding_a_helper_name_to_a_new_function_makes_the_entry_stale(session, monkeypatch) -> None:  # noqa: F811
+def test_rebinding_a_helper_name_makes_the_entry_stale(session, monkeypatch) -> None:  # noqa: F811
     recorded = session(is_dumping=True)
     run(with_helper(bench(), exponential), *tensors())
     loaded = session(recorded.entries)
@@ -173,7 +173,7 @@ def test_binding_a_helper_name_to_a_new_function_makes_the_entry_stale(session, 
     assert "exp added" in lookup.reason
 
 
-def test_a_note_warns_of_a_kernel_whose_source_has_very_many_functions(session, monkeypatch) -> None:  # noqa: F811
+def test_a_kernel_that_uses_very_many_functions_gets_a_note(session, monkeypatch) -> None:  # noqa: F811
     monkeypatch.setattr("pytest_autotune.tuners.source.source_digest.MOST_PARTS", 1)
     first = session(is_dumping=True)
     run(with_helper(bench(), exponential), *tensors())
@@ -183,7 +183,7 @@ def test_a_note_warns_of_a_kernel_whose_source_has_very_many_functions(session, 
     assert "through_a_helper: an edit of any of 2 functions and constants" in note
 
 
-def test_subclassed_heuristics_with_different_closure_values_get_two_entries(have_own_choices) -> None:
+def test_closures_of_subclassed_heuristics_get_separate_entries(have_own_choices) -> None:
     class Derived(triton.runtime.autotuner.Heuristics):
         pass
 
@@ -199,9 +199,7 @@ def test_subclassed_heuristics_with_different_closure_values_get_two_entries(hav
 
 
 @pytest.mark.parametrize("values", [(1, 1.0), (1, True), (0.0, -0.0)], ids=str)
-def test_kernels_that_close_over_1_or_1_0_or_true_get_separate_entries(
-    have_own_choices, values: tuple[Any, Any]
-) -> None:
+def test_closures_over_1_and_1_0_and_true_get_separate_entries(have_own_choices, values: tuple[Any, Any]) -> None:
     def make(scale: Any) -> Make:
         def tuned(bench: Any) -> Any:
             @triton.autotune(configs(), key=["n"], do_bench=bench)
@@ -217,7 +215,7 @@ def test_kernels_that_close_over_1_or_1_0_or_true_get_separate_entries(
     assert have_own_choices(*map(make, values), *tensors())
 
 
-def test_kernels_that_close_over_different_named_tuples_get_two_entries(have_own_choices) -> None:
+def test_closures_over_two_named_tuples_get_separate_entries(have_own_choices) -> None:
     def make(names: str) -> Make:
         sizes = namedtuple("sizes", names)(2, 3)
 
@@ -235,7 +233,7 @@ def test_kernels_that_close_over_different_named_tuples_get_two_entries(have_own
     assert have_own_choices(make("a b"), make("b a"), *tensors())
 
 
-def test_equal_kernels_with_and_without_a_perf_model_get_two_entries(have_own_choices) -> None:
+def test_kernels_with_and_without_a_perf_model_get_two_entries(have_own_choices) -> None:
     """A kernel without a performance model gets its own choice, although its source is equal."""
 
     def make(pruning: dict[str, Any] | None) -> Make:
@@ -254,7 +252,7 @@ def test_equal_kernels_with_and_without_a_perf_model_get_two_entries(have_own_ch
     assert have_own_choices(make({"perf_model": smaller_first, "top_k": 2}), make(None), *tensors())
 
 
-def test_if_a_heuristic_not_in_the_key_gives_a_new_value_it_is_still_a_hit(outcome_after) -> None:
+def test_new_heuristic_values_outside_the_key_are_still_a_hit(outcome_after) -> None:
     """Triton's own memory does the same. The order of calls decides nothing in a run that loads."""
 
     def make() -> Any:
@@ -263,7 +261,7 @@ def test_if_a_heuristic_not_in_the_key_gives_a_new_value_it_is_still_a_hit(outco
     assert outcome_after(make(), make(), *tensors(100), arguments=tensors(99)) == "hit"
 
 
-def test_a_kernel_whose_heuristic_closes_over_an_object_is_uncacheable(outcome_after) -> None:
+def test_a_heuristic_that_closes_over_an_object_is_uncacheable(outcome_after) -> None:
     """The closure of the heuristic has an object without a stable form."""
     thing = object()
 
@@ -293,7 +291,7 @@ def make_act(scale: Any) -> Any:
 
 @pytest.mark.parametrize("scales", [(2.0, 3.0), (tl.constexpr(2.0), tl.constexpr(3.0))], ids=["numbers", "constexprs"])
 @pytest.mark.parametrize("keys", [["n", "ACT"], ["n"]], ids=["in the key", "only passed"])
-def test_two_functions_of_one_factory_as_kernel_arguments_get_two_entries(have_own_choices, scales, keys) -> None:
+def test_function_arguments_of_one_factory_get_separate_entries(have_own_choices, scales, keys) -> None:
     """Two functions of one factory, passed to a kernel, get their own choices. The key may name the argument or not."""
 
     def make(bench: Any) -> Any:
@@ -306,7 +304,7 @@ def test_two_functions_of_one_factory_as_kernel_arguments_get_two_entries(have_o
     assert have_own_choices(make, make, *first, arguments=second)
 
 
-def test_a_kernel_passed_a_function_that_closes_over_an_object_is_uncacheable(session) -> None:  # noqa: F811
+def test_an_argument_that_closes_over_an_object_is_uncacheable(session) -> None:  # noqa: F811
     """The closure of the function has an object without a stable form. The reason names the variable."""
     first = session(is_dumping=True)
     run(with_function(bench()), *tensors(), make_act(object()))
@@ -327,7 +325,7 @@ def with_helper(bench: Any, helper: Any) -> Any:
 
 
 @pytest.mark.parametrize("inner", [False, True], ids=["in the closure", "used by a helper there"])
-def test_a_kernel_whose_helper_closes_over_an_object_is_uncacheable(session, inner: bool) -> None:  # noqa: F811
+def test_a_helper_that_closes_over_an_object_is_uncacheable(session, inner: bool) -> None:  # noqa: F811
     """The closure of a kernel's helper, or of a helper of that helper, has an object without a stable form."""
     helper = make_act(object())
     if inner:
@@ -364,7 +362,7 @@ def with_hooks(*hooks: Any, best: int = 0) -> Any:
 
 
 @pytest.mark.parametrize("best", [0, 1])
-def test_if_candidates_differ_only_in_pre_hook_a_hit_uses_the_right_one(session, best: int) -> None:  # noqa: F811
+def test_a_hit_tells_candidates_apart_by_their_pre_hook(session, best: int) -> None:  # noqa: F811
     """A hit gives the kernel the candidate with the recorded pre_hook."""
     recorded = session(is_dumping=True)
     run(with_hooks(hook_one, hook_two, best=best), *tensors())
@@ -376,7 +374,7 @@ def test_if_candidates_differ_only_in_pre_hook_a_hit_uses_the_right_one(session,
     assert kernel.best_config is kernel.configs[best]
 
 
-def test_a_kernel_with_two_indistinguishable_candidates_is_uncacheable(session) -> None:  # noqa: F811
+def test_two_candidates_that_look_equal_are_uncacheable(session) -> None:  # noqa: F811
     def hook(thing: Any) -> Any:
         return lambda arguments: arguments.update(thing=thing)
 
@@ -386,7 +384,7 @@ def test_a_kernel_with_two_indistinguishable_candidates_is_uncacheable(session) 
     assert [lookup.outcome.value for lookup in first.lookups] == ["uncacheable"]
 
 
-def test_replacing_the_pre_hook_of_a_candidate_makes_the_entry_stale(outcome_after) -> None:
+def test_replacing_a_candidates_pre_hook_makes_the_entry_stale(outcome_after) -> None:
     first, second = with_hooks(hook_one, None), with_hooks(hook_two, None)
 
     assert outcome_after(first, second, *tensors()) == "stale"
@@ -401,7 +399,7 @@ class Hook:
         arguments.update(value=self.value, other=self.other)
 
 
-def test_a_pre_hook_object_with_new_attribute_values_is_still_a_hit(outcome_after) -> None:
+def test_a_pre_hook_object_with_changed_values_is_still_a_hit(outcome_after) -> None:
     """Two hook objects of one class with different values give the same search fingerprint."""
 
     def hooked(value: int) -> Any:
@@ -423,7 +421,7 @@ def descriptor(dtype: Any) -> Any:
     ],
     ids=["descriptor", "tuple", "nested"],
 )
-def test_the_problem_key_has_dtypes_of_tuple_items_and_tensor_descriptors(
+def test_a_key_has_dtypes_of_tuple_items_and_tensor_descriptors(
     session,  # noqa: F811
     have_own_choices,
     argument: Any,
@@ -446,7 +444,7 @@ def test_triton_and_torch_dtypes_are_different_key_values(have_own_choices, wrap
     assert have_own_choices(with_function, with_function, *first, arguments=second)
 
 
-def test_changing_the_value_of_an_enum_in_the_key_makes_the_entry_stale(outcome_after) -> None:
+def test_a_changed_enum_value_in_the_key_makes_the_entry_stale(outcome_after) -> None:
     def mode(fast: int) -> Any:
         return enum.Enum("Mode", {"FAST": fast}).FAST  # type: ignore[attr-defined]
 
@@ -470,7 +468,7 @@ def test_an_intenum_member_and_its_number_share_an_entry(outcome_after) -> None:
     assert outcome_after(with_function(bench()), with_function(bench()), *member, arguments=number) == "hit"
 
 
-def test_changing_an_enum_value_in_a_candidate_makes_the_entry_stale(outcome_after) -> None:
+def test_a_changed_enum_in_a_candidate_makes_the_entry_stale(outcome_after) -> None:
     def make(fast: int) -> Any:
         mode = enum.Enum("Mode", {"FAST": fast}).FAST  # type: ignore[attr-defined]
         return empty(bench(), [triton.Config({"BLOCK": block, "OTHER": mode}) for block in CONFIGS])
@@ -479,7 +477,7 @@ def test_changing_an_enum_value_in_a_candidate_makes_the_entry_stale(outcome_aft
     assert outcome_after(make(1), make(2), *tensors()) == "stale"
 
 
-def test_a_hit_tells_a_torch_float16_candidate_from_a_triton_float16_one(session) -> None:  # noqa: F811
+def test_a_hit_tells_torch_from_triton_float16_candidates(session) -> None:  # noqa: F811
     """One candidate has Triton's float16, the other torch's. A hit gives the candidate that was chosen."""
 
     def make(bench: Any) -> Any:
@@ -509,7 +507,7 @@ def test_changing_an_option_of_triton_jit_makes_the_entry_stale(outcome_after, o
     assert outcome_after(make(), make(**{option: value}), *tensors()) == "stale"
 
 
-def test_changing_a_parameter_default_of_a_kernel_makes_the_entry_stale(outcome_after) -> None:
+def test_changing_a_parameter_default_makes_the_entry_stale(outcome_after) -> None:
     def make(width: int) -> Any:
         @triton.autotune(configs(), key=["n"], do_bench=bench())
         @triton.jit
@@ -522,7 +520,7 @@ def test_changing_a_parameter_default_of_a_kernel_makes_the_entry_stale(outcome_
     assert outcome_after(make(1), make(2), *tensors()) == "stale"
 
 
-def test_an_entry_records_triton_settings_that_change_the_compiled_code(monkeypatch) -> None:
+def test_an_entry_records_settings_that_change_compiled_code(monkeypatch) -> None:
     """Environment variables and knobs count if they change the compiled code.
 
     Variables that only print do not count.
@@ -541,7 +539,7 @@ def test_an_entry_records_triton_settings_that_change_the_compiled_code(monkeypa
     assert list(identity.list_settings(None)) == [Value("settings", settings, "settings")]
 
 
-def test_an_entry_records_the_key_that_a_compiler_stage_hook_of_triton_returns(monkeypatch) -> None:
+def test_an_entry_records_the_key_of_a_compiler_stage_hook(monkeypatch) -> None:
     """Triton's add_stages_inspection_hook returns a key, which belongs to the settings."""
     from pytest_autotune.tuners.triton import identity
 
@@ -579,7 +577,7 @@ class Act:
     [functools.partial(add_one), Functions(1).method, Act(), Functions(add_one), {"act": add_one}],
     ids=["partial", "method", "callable object", "dataclass", "dict"],
 )
-def test_a_kernel_argument_that_is_a_partial_or_a_method_is_uncacheable(outcome_after, argument: Any) -> None:
+def test_an_argument_that_is_a_partial_or_method_is_uncacheable(outcome_after, argument: Any) -> None:
     """Triton compiles the code of such an argument, and the source does not name it."""
     assert outcome_after(empty(bench()), empty(bench()), *tensors(), argument) == "uncacheable"
 
@@ -596,7 +594,7 @@ def test_two_large_intenum_members_are_different_key_values() -> None:
     assert values == [2**60, 2**60 + 1]
 
 
-def test_the_problem_key_has_the_dtypes_of_items_of_a_named_tuple() -> None:
+def test_the_key_has_the_dtypes_of_items_of_a_named_tuple() -> None:
     settings = namedtuple("settings", ["dtype", "bias"])
     keys = []
     for dtype in (torch.float16, torch.float32):
@@ -615,7 +613,7 @@ class DtypeAndFunction:
     activation: Callable[..., Any]
 
 
-def test_a_dataclass_argument_is_in_the_problem_key_whole_and_by_its_dtype() -> None:
+def test_a_dataclass_argument_is_in_the_key_whole_and_by_dtype() -> None:
     argument = DtypeAndFunction(torch.float16, empty)
     names = [name for name, _ in _list_compiled_properties("x", argument, is_in_key=False)]
 

@@ -66,7 +66,7 @@ def library(tmp_path: Path) -> Library:
     return Library(tmp_path)
 
 
-def test_a_library_that_ships_its_cache_uses_the_choice_without_tuning(library: Library) -> None:
+def test_a_library_uses_its_shipped_choice_without_tuning(library: Library) -> None:
     shipped = library.ships(entry(64, 4), entry(128, 2), entry(64, 1, kernel="other.scale"))
     results, warned = shipped.run("[mylib.scale(64), mylib.scale(128), len(mylib.loaded.misses)]")
 
@@ -74,7 +74,7 @@ def test_a_library_that_ships_its_cache_uses_the_choice_without_tuning(library: 
     assert warned == ""
 
 
-def test_a_shipped_choice_is_used_in_a_pytest_run_without_plugin_options(library: Library) -> None:
+def test_a_shipped_choice_is_used_in_pytest_without_any_option(library: Library) -> None:
     test = "import mylib\ndef test(): assert mylib.scale(64) == (4, 0)"
     (library.ships(entry(64, 4)).folder / "test_mylib.py").write_text(test)
 
@@ -86,7 +86,7 @@ def test_a_shipped_choice_is_used_in_a_pytest_run_without_plugin_options(library
 @pytest.mark.parametrize(
     ("on_miss", "chosen", "used"), [("first", 1, "first"), ("nearest", 4, "nearest"), ("tune", None, "tune")]
 )
-def test_each_miss_in_a_shipped_cache_is_logged_and_the_first_one_warns(
+def test_each_miss_is_logged_and_only_the_first_one_warns(
     library: Library, on_miss: str, chosen: int | None, used: str
 ) -> None:
     shipped = library.ships(entry(16, 2), entry(4096, 4), options=f"on_miss={on_miss!r}, report='misses.jsonl'")
@@ -110,7 +110,7 @@ def test_each_miss_in_a_shipped_cache_is_logged_and_the_first_one_warns(
     }
 
 
-def test_looking_up_a_shipped_cache_does_not_slow_down_after_6000_misses(library: Library) -> None:
+def test_a_lookup_does_not_slow_down_after_6000_misses(library: Library) -> None:
     shipped = library.ships(entry(16, 2), options="report='misses.jsonl'")
     timed = "(t := __import__('time').perf_counter(), [mylib.scale(n) for n in range({}, {})], t - __import__('time')"
     timed += ".perf_counter())[2]"
@@ -122,7 +122,7 @@ def test_looking_up_a_shipped_cache_does_not_slow_down_after_6000_misses(library
     assert last / first < 3
 
 
-def test_a_miss_is_logged_on_a_new_line_if_the_last_log_line_was_cut_off(library: Library) -> None:
+def test_a_miss_is_logged_on_a_new_line_after_a_cut_off_line(library: Library) -> None:
     shipped = library.ships(entry(16, 2), options="report='misses.jsonl'")
     report = library.folder / "misses.jsonl"
     report.write_text('{"tuner": "func')
@@ -159,13 +159,13 @@ sys.exit(os.waitpid(child, 0)[1])
 """
 
 
-def test_forking_while_a_library_reads_its_shipped_cache_does_not_hang(library: Library) -> None:
+def test_forking_while_a_shipped_cache_is_read_does_not_hang(library: Library) -> None:
     folder = library.ships(entry(64, 4)).folder
 
     assert subprocess.run([sys.executable, "-c", FORKS], cwd=folder, timeout=30).returncode == 0
 
 
-def test_with_on_miss_error_a_miss_in_a_shipped_cache_raises_miss_error(library: Library) -> None:
+def test_with_on_miss_error_a_miss_raises_miss_error(library: Library) -> None:
     shipped = library.ships(entry(64, 4), options="on_miss='error'")
     script = "import mylib\nmylib.scale(65)"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=shipped.folder)
@@ -182,7 +182,7 @@ def test_with_on_miss_error_a_miss_in_a_shipped_cache_raises_miss_error(library:
     assert library.run(failing)[0] == 1
 
 
-def test_a_shipped_choice_is_used_on_gpus_of_equal_architecture_and_size(library: Library) -> None:
+def test_a_choice_is_used_on_gpus_of_equal_architecture_and_size(library: Library) -> None:
     shipped = library.ships(entry(64, 4), options="aliases={'Small': 'Here', 'Strange': 'Here'}")
     devices = [("OEM", "chip", 4), ("Small", "chip", 2), ("Other", "chip", 2), ("Strange", "other", 4)]
 
@@ -195,7 +195,7 @@ def test_a_shipped_choice_is_used_on_gpus_of_equal_architecture_and_size(library
     assert library.run("mylib.scale(64, Device('Small', 'chip', 2))[0]")[0] == 2
 
 
-def test_a_shipped_cache_is_not_used_for_kernels_of_other_packages(library: Library) -> None:
+def test_a_cache_is_not_used_for_kernels_of_other_packages(library: Library) -> None:
     shipped = library.ships(entry(64, 4, kernel="mylibrary.scale"))
     assert shipped.run("mylib.scale(64, kernel='mylibrary.scale')[1] > 1")[0] is True
 
@@ -214,7 +214,7 @@ def test_a_shipped_cache_is_used_without_pytest_installed(library: Library) -> N
     assert warned.count("UserWarning") == 1
 
 
-def test_triton_kernels_use_a_shipped_cache_without_pytest_installed(library: Library) -> None:
+def test_triton_kernels_use_a_cache_without_pytest_installed(library: Library) -> None:
     pytest.importorskip("triton")
     shipped = library.ships(factory_entry(32), options="on_miss='error'")
     (shipped.folder / "mylib" / "factory.py").write_text(FACTORY)
@@ -224,7 +224,7 @@ def test_triton_kernels_use_a_shipped_cache_without_pytest_installed(library: Li
     assert shipped.run(expression, HIDE)[0] == [32]
 
 
-def test_printing_a_shipped_cache_in_one_line_does_not_import_torch(library: Library) -> None:
+def test_printing_a_cache_in_one_line_does_not_import_torch(library: Library) -> None:
     shipped = library.ships(entry(64, 4))
     heavy = {*NOT_ADVICE, "torch", "numpy"}
 
@@ -237,7 +237,7 @@ def test_printing_a_shipped_cache_in_one_line_does_not_import_torch(library: Lib
 
 
 @pytest.mark.parametrize("text", [None, "entries {", ""], ids=["missing", "damaged", "empty"])
-def test_an_unreadable_shipped_cache_warns_and_the_kernels_are_tuned(library: Library, text: str | None) -> None:
+def test_an_unreadable_shipped_cache_warns_and_kernels_are_tuned(library: Library, text: str | None) -> None:
     shipped = library.ships(entry(64, 4), resource="autotune.textproto" if text is not None else "gone.textproto")
     if text is not None:
         (library.folder / "mylib" / "autotune.textproto").write_text(text)
@@ -278,7 +278,7 @@ def factory_entry(block: int) -> Entry:
     return Entry(problem, choice=choice, versions=Versions.parse("triton 2.9.0"))
 
 
-def test_a_shipped_cache_tells_kernels_of_one_factory_apart_by_closure_values(library: Library) -> None:
+def test_kernels_of_one_factory_are_told_apart_by_closure_values(library: Library) -> None:
     pytest.importorskip("triton")
     shipped = library.ships(factory_entry(32), options="on_miss='error'")
     (shipped.folder / "mylib" / "factory.py").write_text(FACTORY)
@@ -297,7 +297,7 @@ def test_a_shipped_cache_tells_kernels_of_one_factory_apart_by_closure_values(li
     assert "pytest --autotune-load= --autotune-dump=mylib/autotune.textproto)" in warned  # an update keeps what hits
 
 
-def test_two_choices_shipped_for_one_problem_give_a_warning_and_a_tuning(library: Library) -> None:
+def test_two_choices_of_one_problem_give_a_warning_and_a_tuning(library: Library) -> None:
     """Kernels of one name with different code, say, of which a launch does not show which it is."""
     problem = entry(64, 4).problem
     other = Entry(problem, (Value("space", "other", "digest"),), Candidate(params=(Value("config", 2),), time_us=1.0))
@@ -330,7 +330,7 @@ def left(TO):
 """
 
 
-def test_a_shipped_cache_tells_a_torch_dtype_in_the_key_from_a_triton_dtype(library: Library) -> None:
+def test_a_shipped_cache_tells_torch_from_triton_dtypes_in_keys(library: Library) -> None:
     pytest.importorskip("triton")
     pytest.importorskip("torch")
     key = Value("n", 5), Value("TO", "int32", "dtype")
@@ -356,7 +356,7 @@ def test_a_package_without_the_shipped_cache_file_gets_a_warning(library: Librar
         assert f"UserWarning: {package}: a.textproto cannot be read" in warned
 
 
-def test_function_use_raises_value_error_for_an_unknown_value_of_on_miss() -> None:
+def test_an_unknown_value_of_on_miss_raises_value_error() -> None:
     import pytest_autotune
 
     with pytest.raises(ValueError, match="on_miss takes first, nearest, tune, error, not 'sometimes'"):

@@ -39,7 +39,7 @@ def elapsed():
     return lambda: time.monotonic() - started
 
 
-def test_a_tuning_waits_for_a_hanging_worker_one_timeout_not_one_per_lock(tmp_path: Path, elapsed) -> None:
+def test_a_hanging_worker_costs_a_tuning_only_one_timeout(tmp_path: Path, elapsed) -> None:
     other = worker(tmp_path, 1)
     with other.claim(Identity(problem(), ()).digest, CountingHelper()), ExitStack() as locks:
         locks.enter_context(other.measuring())
@@ -59,7 +59,7 @@ def test_a_tuning_waits_for_a_hanging_worker_one_timeout_not_one_per_lock(tmp_pa
     assert 0.35 < elapsed() < 2
 
 
-def test_all_compile_threads_of_a_tuning_share_one_timeout_for_waiting(tmp_path: Path, elapsed) -> None:
+def test_all_compile_threads_of_a_tuning_share_one_timeout(tmp_path: Path, elapsed) -> None:
     other, waiting = worker(tmp_path, 9), worker(tmp_path, 0.4)
     compile_one_after_the_other = ThreadPoolExecutor(1)
 
@@ -77,7 +77,7 @@ def test_all_compile_threads_of_a_tuning_share_one_timeout_for_waiting(tmp_path:
     assert 0.35 < elapsed() < 2
 
 
-def test_four_workers_stop_waiting_as_soon_as_the_tuning_result_is_logged(tmp_path: Path) -> None:
+def test_four_workers_stop_waiting_when_the_result_is_logged(tmp_path: Path) -> None:
     end_times: list[float] = []
     ready = threading.Barrier(5)
 
@@ -105,7 +105,7 @@ def test_four_workers_stop_waiting_as_soon_as_the_tuning_result_is_logged(tmp_pa
     assert max(end_times) - published < 0.25
 
 
-def test_a_child_forked_inside_a_tuning_does_not_wait_for_locks_of_its_parent(tmp_path: Path, elapsed) -> None:
+def test_a_child_forked_in_a_tuning_does_not_wait_for_its_parent(tmp_path: Path, elapsed) -> None:
     parent = worker(tmp_path, 20)
 
     with parent.claim(Identity(problem(), ()).digest, CountingHelper()), parent.compiling("k", wait=True):
@@ -122,7 +122,7 @@ def test_a_child_forked_inside_a_tuning_does_not_wait_for_locks_of_its_parent(tm
     assert elapsed() < 10
 
 
-def test_a_child_forked_after_a_tuning_gets_results_of_other_workers(tmp_path: Path) -> None:
+def test_a_child_forked_after_a_tuning_gets_results_of_workers(tmp_path: Path) -> None:
     parent, other = worker(tmp_path, 20), worker(tmp_path, 20)
     with parent.claim(Identity(problem(1), ()).digest, CountingHelper()):
         pass

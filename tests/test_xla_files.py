@@ -54,7 +54,7 @@ def test_converting_xla_files_there_and_back_keeps_every_byte(name: str, tmp_pat
         assert back.read_bytes() == again.read_bytes() == (DATA / name).read_bytes()
 
 
-def test_unknown_fields_of_a_newer_xla_are_kept_only_in_binary_files() -> None:
+def test_fields_of_a_newer_xla_are_kept_only_in_binary_files() -> None:
     """A text file cannot hold unknown fields, so writing it is an error."""
     newer = XlaEntry(XlaLayout.NEW, new_entry().raw + b"\xea\x04\x05newer")
 
@@ -63,7 +63,7 @@ def test_unknown_fields_of_a_newer_xla_are_kept_only_in_binary_files() -> None:
         files.write([newer], XlaLayout.NEW, True)
 
 
-def test_an_xla_entry_whose_name_is_a_path_with_dots_is_not_written(tmp_path: Path) -> None:
+def test_an_entry_whose_name_is_a_path_with_dots_is_not_written(tmp_path: Path) -> None:
     """The hash of an HLO or the name of a device may contain `..`."""
     folder = tmp_path / "entries"
     folder.mkdir()
@@ -73,7 +73,7 @@ def test_an_xla_entry_whose_name_is_a_path_with_dots_is_not_written(tmp_path: Pa
     assert list(tmp_path.rglob("*")) == [folder]
 
 
-def test_an_entry_with_xla_bytes_of_another_problem_raises_a_cache_error() -> None:
+def test_xla_bytes_of_another_problem_raise_a_cache_error() -> None:
     ours = entries.to_entry(new_entry("a" * 32), H200)
     other = entries.to_entry(new_entry("b" * 32), H200)
 
@@ -81,7 +81,7 @@ def test_an_entry_with_xla_bytes_of_another_problem_raises_a_cache_error() -> No
         entries.to_xla(type(ours)(other.problem, other.fingerprint, native=ours.native))
 
 
-def test_an_entry_of_the_legacy_xla_format_has_operations_versions_and_choice() -> None:
+def test_a_legacy_entry_has_operations_versions_and_choice() -> None:
     converted = [entries.to_entry(entry, H200) for entry in legacy_entries()]
 
     dot = next(entry for entry in converted if entry.label.startswith("dot"))
@@ -115,7 +115,7 @@ def test_times_failures_and_versions_are_read_from_the_xla_log() -> None:
     assert log.backend_versions == {"CUDNN": "9.11.0"}
 
 
-def test_fusions_and_candidate_times_are_read_from_a_real_xla_log() -> None:
+def test_fusions_and_candidate_times_are_read_from_a_real_log() -> None:
     """Each fusion has at least three candidates, and its recorded choice is among them."""
     profiles = entries.read_log((DATA / "h200_log.textproto").read_text()).profiles
     tuned = files.read((DATA / "h200_new.pb").read_bytes(), "h200_new.pb")
@@ -133,7 +133,7 @@ def test_fusions_and_candidate_times_are_read_from_a_real_xla_log() -> None:
         assert choices & {str(candidate) for candidate in profile.candidates}
 
 
-def test_an_xla_log_in_legacy_format_is_read_as_empty_a_cut_off_one_is_an_error() -> None:
+def test_a_legacy_log_is_empty_and_a_cut_off_log_is_an_error() -> None:
     assert entries.read_log("logs {\n  fusion_name: 'x'\n}\n") == entries.TuningLog()
     with pytest.raises(ValueError, match="XLA's tuning log cannot be read"):
         entries.read_log(LOG[:-40])
@@ -181,7 +181,7 @@ def convert(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[...,
     return convert
 
 
-def test_convert_command_prints_how_many_entries_it_wrote_and_omitted(
+def test_convert_prints_how_many_entries_it_wrote_and_omitted(
     convert: Callable[..., tuple[int, str, str]], tmp_path: Path
 ) -> None:
     ours = [entries.to_entry(entry, H200) for entry in (new_entry(), *legacy_entries())]
@@ -193,7 +193,7 @@ def test_convert_command_prints_how_many_entries_it_wrote_and_omitted(
 
 
 @pytest.mark.parametrize("name", ["out.txt", "out.pb"])
-def test_convert_command_keeps_an_xla_file_with_results_that_the_cache_lacks(
+def test_convert_keeps_a_file_with_results_that_the_cache_lacks(
     convert: Callable[..., tuple[int, str, str]], tmp_path: Path, name: str
 ) -> None:
     """A file whose results are all in the cache is replaced, also by other choices."""
@@ -258,7 +258,7 @@ def bad_inputs() -> list[tuple[tuple[str, ...], str]]:
 @pytest.mark.parametrize(
     ("arguments", "message"), bad_inputs(), ids=[" ".join(arguments_of_case) for arguments_of_case, _ in bad_inputs()]
 )
-def test_convert_command_exits_with_4_and_one_line_for_invalid_input(
+def test_convert_exits_with_4_and_one_line_for_invalid_input(
     convert: Callable[..., tuple[int, str, str]], tmp_path: Path, arguments: tuple[str, ...], message: str
 ) -> None:
     ours = [entries.to_entry(entry, H200) for entry in (new_entry(), *legacy_entries())]
