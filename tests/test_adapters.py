@@ -92,7 +92,7 @@ def add_entry_point(folder: Path, name: str, value: str, module: str = "") -> No
         (folder / f"{value.partition(':')[0]}.py").write_text(module)
 
 
-def test_dumping_with_a_third_party_adapter_then_loading_gives_only_hits(third_party: Suite, section: Any) -> None:
+def test_a_dump_of_a_third_party_adapter_loads_with_only_hits(third_party: Suite, section: Any) -> None:
     dumped = third_party.dump()
     loaded = third_party.load("--autotune-max-misses=0")
     pytest.importorskip("xdist")
@@ -107,7 +107,7 @@ def test_dumping_with_a_third_party_adapter_then_loading_gives_only_hits(third_p
     assert section(shared)[0].startswith("2 hits")
 
 
-def test_the_adapter_conformance_tests_pass_for_the_adapter_of_the_docs(
+def test_the_conformance_tests_pass_for_the_documented_adapter(
     installed: Path, pytester: pytest.Pytester, monkeypatch: Any
 ) -> None:
     monkeypatch.setenv("PYTHONPATH", f"{installed}:{REPOSITORY}")
@@ -153,7 +153,7 @@ BY_HAND = """
     ],
     ids=["unhook", "isolated", "restored", "import", "offered", "paused", "key", "guard"],
 )
-def test_the_adapter_conformance_tests_fail_for_an_adapter_with_a_bug(
+def test_the_conformance_tests_fail_for_an_adapter_with_a_bug(
     pytester: pytest.Pytester, monkeypatch: Any, right: str, wrong: str, failed: str
 ) -> None:
     text = (PACKAGE / "handrolled_autotune.py").read_text()
@@ -212,7 +212,7 @@ def test_each_broken_adapter_prints_one_line_and_fails_no_test(
     assert any("2 entries written" in line for line in lines)
 
 
-def test_an_adapter_that_option_autotune_tuners_does_not_name_is_not_loaded(
+def test_an_adapter_that_option_tuners_excludes_is_not_loaded(
     third_party: Suite, tmp_path: Path, monkeypatch: Any, section: Any
 ) -> None:
     add_entry_point(tmp_path, "raising", "raising_adapter:Adapter", "raise RuntimeError('loaded')")
@@ -227,7 +227,7 @@ def test_an_adapter_that_option_autotune_tuners_does_not_name_is_not_loaded(
     unknown.stderr.fnmatch_lines([f"*unknown tuner 'handroled' (known: {', '.join(TUNERS)}, handrolled, raising)"])
 
 
-def test_a_library_with_a_changed_signature_tunes_without_the_plugin(third_party: Suite, section: Any) -> None:
+def test_a_library_with_a_new_signature_tunes_without_the_plugin(third_party: Suite, section: Any) -> None:
     third_party.dump()
     third_party.pytester.makeconftest("import handrolled\nhandrolled.Tuned.choose = lambda self, these: 1\n")
 
@@ -245,7 +245,7 @@ def test_a_library_with_a_changed_signature_tunes_without_the_plugin(third_party
 
 
 @pytest.mark.parametrize("name", ["handrolled.py", "handrolled_autotune.py", "test_handrolled.py"])
-def test_docs_adapters_md_shows_the_tested_example_files_verbatim(name: str) -> None:
+def test_adapters_md_shows_the_tested_example_files_verbatim(name: str) -> None:
     page = (REPOSITORY / "docs/adapters.md").read_text()
 
     assert f"```python\n# {name}\n{(PACKAGE / name).read_text()}```\n" in page

@@ -86,7 +86,7 @@ PAIRS = {
 
 
 @pytest.mark.parametrize("name", PAIRS)
-def test_two_different_kernel_arguments_never_get_equal_problem_keys(name: str) -> None:
+def test_two_different_kernel_arguments_never_get_equal_keys(name: str) -> None:
     """An argument that has no values of a key is uncacheable."""
     first, second = PAIRS[name]
     encoded = encode(first)
@@ -95,7 +95,7 @@ def test_two_different_kernel_arguments_never_get_equal_problem_keys(name: str) 
     assert encoded is None or encoded != encode(second)
 
 
-def test_a_kernel_argument_whose_class_extends_a_cuda_stream_is_uncacheable() -> None:
+def test_an_argument_whose_class_extends_a_stream_is_uncacheable() -> None:
     assert not is_stream(UserStream())
     assert encode(UserStream()) is None
 
@@ -113,13 +113,13 @@ def test_a_kernel_argument_whose_class_extends_a_cuda_stream_is_uncacheable() ->
         ("cutlass.runtime", "_FakeStream"),
     ],
 )
-def test_an_argument_that_is_a_cuda_stream_is_not_in_the_problem_key(module: str, name: str) -> None:
+def test_an_argument_that_is_a_cuda_stream_is_not_in_the_key(module: str, name: str) -> None:
     stream = type(name, (), {"__module__": module})()
 
     assert list_argument_values("stream", stream) == []
 
 
-def test_the_torch_stream_classes_known_to_the_plugin_exist_in_torch() -> None:
+def test_the_stream_classes_the_plugin_knows_exist_in_torch() -> None:
     for cls in (torch.Stream, torch.cuda.Stream, torch.cuda.ExternalStream):
         assert (cls.__module__, cls.__qualname__) in STREAM_CLASSES
 
@@ -137,19 +137,19 @@ class DlpackTensor:
 @pytest.mark.parametrize(
     "tensor", [torch.zeros(4, 8), numpy.zeros((4, 8)), DlpackTensor()], ids=lambda t: type(t).__name__
 )
-def test_only_dtype_and_shape_of_a_contiguous_tensor_are_in_the_key(tensor: object) -> None:
+def test_the_key_has_only_dtype_and_shape_of_contiguous_tensors(tensor: object) -> None:
     """The numbers in a tensor are left out, and so are its strides if it is contiguous."""
     assert is_tensor(tensor)
     assert [value.name for value in list_argument_values("x", tensor)] == ["x.dtype", "x.shape"]
 
 
-def test_the_alignment_of_an_unaligned_tensor_view_is_in_the_problem_key() -> None:
+def test_the_alignment_of_an_unaligned_view_is_in_the_key() -> None:
     values = list_argument_values("x", torch.zeros(65)[1:])
 
     assert [(value.name, value.value) for value in values][-1] == ("x.align", 4)
 
 
-def test_the_assumed_alignment_of_a_cute_tensor_is_in_the_problem_key(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_assumed_alignment_of_a_cute_tensor_is_in_the_key(monkeypatch: pytest.MonkeyPatch) -> None:
     """The alignment of one element is the default, and is left out."""
     monkeypatch.syspath_prepend(str(Path(__file__).parent / "toy_cutlass"))
     import cutlass  # type: ignore[import-not-found]

@@ -294,9 +294,7 @@ def describe_case(value: Any) -> str:
 
 
 @pytest.mark.parametrize(("kernel", "expected"), KERNELS, ids=describe_case)
-def test_the_functions_that_a_kernel_calls_decide_where_and_when_it_compiles(
-    kernel: Any, expected: CompileTime
-) -> None:
+def test_the_called_functions_decide_where_and_when_to_compile(kernel: Any, expected: CompileTime) -> None:
     assert CompileTime.from_kernel(kernel) == expected
 
 
@@ -318,13 +316,11 @@ def test_the_functions_that_a_kernel_calls_decide_where_and_when_it_compiles(
     ],
     ids=lambda value: PLACES[value] if isinstance(value, CompileTime) else type(value).__name__,
 )
-def test_the_constant_arguments_of_a_kernel_decide_where_and_when_it_compiles(
-    constant: Any, expected: CompileTime
-) -> None:
+def test_constant_arguments_decide_where_and_when_to_compile(constant: Any, expected: CompileTime) -> None:
     assert CompileTime.from_kernel(takes_function, [constant]) == expected
 
 
-def test_a_kernel_that_reads_a_global_compiles_in_the_launching_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kernel_reading_a_global_compiles_in_the_launch_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     """Triton refuses a global that is no constant, unless a setting allows it."""
     reads_global = made_to_call(plain_function)
     assert CompileTime.from_kernel(reads_global) == ANYWHERE
@@ -342,9 +338,8 @@ def reads_computed(y):
     tl.store(y, computed_module.VALUE)
 
 
-def test_if_a_kernel_reads_a_module_with_getattr_the_launching_thread_compiles_it(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_module_getattr_forces_compiling_in_the_launch_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel reads an attribute of a module that has a ``__getattr__``."""
     assert CompileTime.from_kernel(reads_computed) == ANYWHERE, "it does not compile"
 
     monkeypatch.setattr(computed_module, "__getattr__", lambda name: SETTINGS["vec"], raising=False)
@@ -352,7 +347,7 @@ def test_if_a_kernel_reads_a_module_with_getattr_the_launching_thread_compiles_i
     assert CompileTime.from_kernel(reads_computed) == IN_ITS_THREAD
 
 
-def test_no_attribute_of_an_argument_is_read_to_choose_the_compiling_thread() -> None:
+def test_choosing_the_compile_thread_reads_no_argument_attribute() -> None:
     class Proxy:
         def __getattribute__(self, name: str) -> Any:
             pytest.fail(f"asked for {name}")
@@ -363,7 +358,7 @@ def test_no_attribute_of_an_argument_is_read_to_choose_the_compiling_thread() ->
     assert CompileTime.from_kernel(takes_function, [Proxy()]) == IN_ITS_THREAD
 
 
-def test_a_monkeypatched_tl_exp_decides_where_and_when_a_kernel_compiles(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_patched_tl_exp_decides_where_and_when_to_compile(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tl, "exp", calls_constexpr)
 
     @triton.jit

@@ -47,18 +47,18 @@ def make_question(configurations: Configurations) -> ConfigurationQuestion:
     [{"warps": 4}, Named(4), Data(4), SimpleNamespace(warps=4)],
     ids=["mapping", "named tuple", "dataclass", "object"],
 )
-def test_a_candidate_config_may_be_a_mapping_a_dataclass_or_an_object(config: object) -> None:
+def test_a_config_may_be_a_mapping_a_dataclass_or_an_object(config: object) -> None:
     [candidate] = Configurations([config]).list_candidates()
 
     assert candidate.params == (Value("warps", 4),)
     assert Configurations([config]).find(candidate) is config
 
 
-def test_a_candidate_config_that_is_a_plain_number_gets_the_name_config() -> None:
+def test_a_config_that_is_a_plain_number_gets_the_name_config() -> None:
     assert Configurations([128]).list_candidates() == [Candidate(params=(Value("config", 128),))]
 
 
-def test_a_tuple_of_numbers_or_dtypes_in_a_candidate_config_can_be_cached() -> None:
+def test_a_tuple_of_numbers_or_dtypes_in_a_config_can_be_cached() -> None:
     """A tuple of numbers is readable JSON. A tuple with a dtype keeps a stable text."""
     assert param_value("tile", (64, 128)) == Value("tile", "[64, 128]", "json")
     assert param_value("types", (int, 4)).display_text == "(builtins.int, 4)"
@@ -69,12 +69,12 @@ def test_a_candidate_config_without_a_stable_form_is_uncacheable() -> None:
         Configurations([{"x": object()}])
 
 
-def test_reordering_the_candidate_configs_does_not_change_their_digest() -> None:
+def test_reordering_the_configs_does_not_change_their_digest() -> None:
     assert Configurations(CONFIGS).digest == Configurations(CONFIGS[::-1]).digest
     assert Configurations(CONFIGS).digest != Configurations(CONFIGS[:1]).digest
 
 
-def test_an_entry_whose_choice_is_no_longer_a_candidate_is_not_used() -> None:
+def test_an_entry_whose_choice_is_no_candidate_is_not_used() -> None:
     question = make_question(Configurations(CONFIGS[:1]))
     listed, unlisted = Configurations(CONFIGS).list_candidates()
 

@@ -57,7 +57,7 @@ class Driver:
         ctypes.cast(number, ctypes.POINTER(ctypes.c_int)).contents.value = value
 
 
-def test_the_driver_describes_the_gpu_of_a_cuda_context_as_torch_does() -> None:
+def test_the_driver_describes_the_gpu_of_a_context_as_torch_does() -> None:
     assert context_gpu(Driver()) == (Device("NVIDIA H200", "sm_90", 132), str(UUID))
 
 
@@ -66,11 +66,11 @@ def test_the_driver_describes_the_gpu_of_a_cuda_context_as_torch_does() -> None:
     [Driver(context=0), *(Driver(error=name) for name in ("cuCtxGetCurrent", "cuCtxGetDevice", "cuDeviceGetName"))],
     ids=["no context", "cuCtxGetCurrent fails", "cuCtxGetDevice fails", "cuDeviceGetName fails"],
 )
-def test_no_gpu_is_found_without_a_cuda_context_or_if_the_driver_fails(driver: Driver) -> None:
+def test_without_a_cuda_context_or_on_errors_no_gpu_is_found(driver: Driver) -> None:
     assert context_gpu(driver) == (None, "")
 
 
-def test_finding_the_current_gpu_never_loads_the_cuda_driver_library(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_finding_the_current_gpu_never_loads_the_cuda_driver(monkeypatch: pytest.MonkeyPatch) -> None:
     modes: list[int] = []
 
     def load(name: str, mode: int) -> Any:
@@ -87,7 +87,7 @@ def test_finding_the_current_gpu_never_loads_the_cuda_driver_library(monkeypatch
     assert modes[0] & 4  # RTLD_NOLOAD
 
 
-def test_without_torch_the_current_gpu_is_read_from_the_cuda_context(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_torch_the_gpu_is_read_from_the_cuda_context(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(device, "_find_loaded_driver", Driver)
     monkeypatch.setitem(sys.modules, "torch", None)
 

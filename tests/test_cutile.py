@@ -29,14 +29,14 @@ def suite(dumped: Path, tmp_path: Path) -> AdapterSuite:
     return copy
 
 
-def test_the_adapter_conformance_tests_pass_for_the_cutile_adapter(tmp_path: Path) -> None:
+def test_the_conformance_tests_pass_for_the_cutile_adapter(tmp_path: Path) -> None:
     done = AdapterSuite(tmp_path, "cutile", "toy_cutile").run("test_conformance.py")
 
     assert done.returncode == 0, done.stdout + done.stderr
     assert " 2 skipped" in done.stdout
 
 
-def test_a_loaded_cutile_cache_gives_only_hits_and_is_readable_text(suite: AdapterSuite) -> None:
+def test_a_loaded_cache_gives_only_hits_and_is_readable_text(suite: AdapterSuite) -> None:
     loaded = suite.report("test_kernels.py", *LOAD)
     text = (suite.folder / CACHE).read_text()
 
@@ -47,7 +47,7 @@ def test_a_loaded_cutile_cache_gives_only_hits_and_is_readable_text(suite: Adapt
     assert 'environment: "cuda.tile 1.7.0"' in text
 
 
-def test_after_an_edit_of_a_cutile_kernel_the_stale_row_names_the_kernel(suite: AdapterSuite) -> None:
+def test_a_stale_row_names_the_edited_cutile_kernel(suite: AdapterSuite) -> None:
     suite.edit("tile_kernels.py", "* 2.0", "* 3.0")
     loaded = suite.report("test_kernels.py", f"--autotune-load={CACHE}")
 
@@ -56,7 +56,7 @@ def test_after_an_edit_of_a_cutile_kernel_the_stale_row_names_the_kernel(suite: 
     assert counts_of(loaded)["hit"] == 1
 
 
-def test_editing_an_option_of_a_cutile_kernel_makes_its_entry_stale(suite: AdapterSuite) -> None:
+def test_editing_an_option_of_a_kernel_makes_its_entry_stale(suite: AdapterSuite) -> None:
     suite.edit("tile_kernels.py", "occupancy=2", "occupancy=4")
     loaded = suite.report("test_kernels.py", f"--autotune-load={CACHE}")
 
@@ -78,7 +78,7 @@ def test_failing():
 
 
 @pytest.mark.skipif(IS_REAL, reason="the stand-in fails as tileiras does with another libnvvm")
-def test_a_cutile_failure_by_a_wrong_libnvvm_is_shown_with_a_remedy(suite: AdapterSuite) -> None:
+def test_a_failure_by_a_wrong_libnvvm_is_shown_with_a_remedy(suite: AdapterSuite) -> None:
     """The compiler tileiras loads the libnvvm of another CUDA."""
     (suite.folder / "test_failing.py").write_text(FAILING)
     report = suite.report("test_failing.py", "--autotune-dump=new.textproto")
@@ -88,7 +88,7 @@ def test_a_cutile_failure_by_a_wrong_libnvvm_is_shown_with_a_remedy(suite: Adapt
 
 
 @pytest.mark.skipif(IS_REAL, reason="edits the stand-in")
-def test_a_cutile_with_a_changed_signature_tunes_without_the_plugin(suite: AdapterSuite) -> None:
+def test_cutile_with_a_new_signature_tunes_without_the_plugin(suite: AdapterSuite) -> None:
     """The summary has a single line, and cutile tunes by itself."""
     path = suite.library / "cuda/tile/tune/__init__.py"
     path.write_text(
@@ -100,7 +100,7 @@ def test_a_cutile_with_a_changed_signature_tunes_without_the_plugin(suite: Adapt
     assert "cutile tunes without the plugin: exhaustive_search() of cuda-tile" in report["output"]
 
 
-def test_a_cutile_search_that_a_conftest_imported_early_is_still_patched(suite: AdapterSuite) -> None:
+def test_a_search_imported_early_by_a_conftest_is_still_patched(suite: AdapterSuite) -> None:
     (suite.folder / "library.py").write_text("from cuda.tile.tune import exhaustive_search\n")
     (suite.folder / "conftest.py").write_text("import host, library\n")
     suite.edit(
@@ -154,7 +154,7 @@ def test_failing():
 """
 
 
-def test_on_a_hit_cutile_calls_the_kernel_factory_once_not_per_config(suite: AdapterSuite) -> None:
+def test_a_hit_calls_the_kernel_factory_once_not_per_config(suite: AdapterSuite) -> None:
     (suite.folder / "test_factory.py").write_text(FACTORY)
     selection = ["test_factory.py::test_kernel", "-s"]
     dumped = suite.report(*selection, "--autotune-dump=factory.textproto")
@@ -166,7 +166,7 @@ def test_on_a_hit_cutile_calls_the_kernel_factory_once_not_per_config(suite: Ada
     assert "calls: 1" in loaded["output"]
 
 
-def test_a_cutile_kernel_whose_factory_raises_an_error_is_uncacheable(suite: AdapterSuite) -> None:
+def test_a_kernel_whose_factory_raises_an_error_is_uncacheable(suite: AdapterSuite) -> None:
     (suite.folder / "test_factory.py").write_text(FACTORY)
     report = suite.report("test_factory.py::test_failing", "--autotune-dump=factory.textproto")
 
@@ -192,7 +192,7 @@ def test_iterator():
 """
 
 
-def test_an_iterator_as_cutile_configs_raises_the_error_of_cutile_itself(suite: AdapterSuite) -> None:
+def test_an_iterator_of_configs_raises_the_error_of_cutile(suite: AdapterSuite) -> None:
     """cuTile refuses it, because it has no length. The plugin does not change that, and reads nothing from it."""
     (suite.folder / "test_iterator.py").write_text(ITERATOR)
     report = suite.report("test_iterator.py", "--autotune-dump=iterator.textproto")
@@ -224,7 +224,7 @@ def test_padded(size, dtype):
 
 
 @pytest.mark.skipif(IS_REAL, reason="the kernel takes a number that is no constant")
-def test_cutile_arguments_computed_from_the_config_are_in_the_problem_key(suite: AdapterSuite) -> None:
+def test_arguments_computed_from_the_config_are_in_the_key(suite: AdapterSuite) -> None:
     """A padded tensor and the number of tiles depend on the problem, too. A tuned argument is in no key."""
     (suite.folder / "test_padded.py").write_text(PADDED)
     report = suite.report("test_padded.py", "--autotune-dump=padded.textproto")
@@ -268,7 +268,7 @@ def test_carried(occupancy, split):
 
 
 @pytest.mark.skipif(IS_REAL, reason="launches a grid that leaves elements out")
-def test_closure_variables_of_cutile_callbacks_are_in_the_problem_key(suite: AdapterSuite) -> None:
+def test_closure_variables_of_callbacks_are_in_the_problem_key(suite: AdapterSuite) -> None:
     """The values change the grid and the compiled kernel. A tensor and a log are not in the key."""
     (suite.folder / "test_carried.py").write_text(CARRIED)
     report = suite.report("test_carried.py", "--autotune-dump=carried.textproto")

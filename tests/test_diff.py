@@ -17,7 +17,7 @@ def kinds(old: list[Entry], new: list[Entry]) -> list[ChangeKind]:
     return [change.kind for change in found(old, new).changes]
 
 
-def test_two_caches_with_the_same_entries_in_another_order_do_not_differ() -> None:
+def test_the_same_entries_in_another_order_are_no_difference() -> None:
     same = found([entry(1), entry(2)], [entry(2), entry(1)])
 
     assert (same.changes, same.unchanged, str(same)) == ((), 2, "no difference")
@@ -27,15 +27,15 @@ def test_the_diff_reports_a_time_change_if_only_the_time_is_new() -> None:
     assert kinds([entry()], [entry(time_us=11.0)]) == [ChangeKind.TIME]
 
 
-def test_the_diff_reports_a_time_change_if_only_label_and_tuning_time_are_new() -> None:
+def test_an_entry_with_only_new_label_and_time_is_a_time_change() -> None:
     assert kinds([entry()], [replace(entry(), tuning_seconds=9.0, label="x")]) == [ChangeKind.TIME]
 
 
-def test_the_diff_reports_a_versions_change_if_only_the_versions_are_new() -> None:
+def test_an_entry_with_only_new_versions_is_a_versions_change() -> None:
     assert kinds([entry()], [replace(entry(), versions=Versions.parse("triton 4"))]) == [ChangeKind.VERSIONS]
 
 
-def test_the_diff_shows_a_moved_or_edited_kernel_as_a_single_change() -> None:
+def test_a_moved_or_edited_kernel_is_one_change_in_the_diff() -> None:
     """Without a digest of its source, a moved kernel is an added entry and a removed entry."""
 
     def of(kernel: str = "lib.add", code: str = "") -> Entry:
@@ -50,18 +50,18 @@ def test_the_diff_shows_a_moved_or_edited_kernel_as_a_single_change() -> None:
     ]
 
 
-def test_the_diff_of_a_changed_choice_has_the_old_and_the_new_entry() -> None:
+def test_a_changed_choice_has_the_old_and_the_new_entry() -> None:
     (change,) = found([entry(block=32)], [entry(block=64)]).changes
 
     assert (change.kind, change.old, change.new) == (ChangeKind.CHOICE, entry(block=32), entry(block=64))
 
 
-def test_the_diff_shows_a_problem_with_edited_source_as_a_single_change() -> None:
+def test_a_problem_with_an_edited_source_is_one_change() -> None:
     assert kinds([entry(source="s")], [entry(source="t")]) == [ChangeKind.CODE]
     assert kinds([entry(source="s")], [entry(source="t", block=64)]) == [ChangeKind.CHOICE]
 
 
-def test_the_diff_ignores_an_entry_that_both_compared_caches_have() -> None:
+def test_the_diff_ignores_an_entry_that_both_caches_have() -> None:
     assert kinds([entry(source="a"), entry(source="b")], [entry(source="b"), entry(source="c")]) == [ChangeKind.CODE]
     assert kinds([entry(source="b")], [entry(source="b"), entry(source="c")]) == [ChangeKind.ADDED]
 
@@ -77,7 +77,7 @@ def test_the_diff_sorts_added_and_removed_entries_by_problem() -> None:
     ]
 
 
-def test_the_diff_describes_the_gpu_with_most_changes_and_counts_the_others() -> None:
+def test_only_the_gpu_with_most_changes_is_described_in_detail() -> None:
     """The changes on each other device are a single number."""
     old = [entry(m) for m in range(15)] + [entry(device=A100)]
     new = [entry(m, time_us=11.0) for m in range(12)] + [entry(m, block=64) for m in range(12, 15)]
@@ -91,7 +91,7 @@ def test_the_diff_writes_1_choice_changed_in_the_singular() -> None:
     assert str(found([entry(block=32)], [entry(block=64)])) == "1 choice changed"
 
 
-def test_the_winner_of_an_entry_is_its_choice_or_else_its_fastest_candidate() -> None:
+def test_without_a_choice_the_fastest_candidate_is_the_winner() -> None:
     slow, fast = Candidate("a", time_us=3.0), Candidate("b", time_us=2.0)
     failed = Candidate("c", time_us=1.0, failed="spills")
 
@@ -100,7 +100,7 @@ def test_the_winner_of_an_entry_is_its_choice_or_else_its_fastest_candidate() ->
     assert find_winner(entry()) == entry().choice
 
 
-def test_the_diff_reports_a_changed_choice_if_the_fastest_candidate_is_new() -> None:
+def test_a_new_fastest_candidate_is_a_changed_choice() -> None:
     def template(first_us: float) -> Entry:
         times = Candidate("a", time_us=first_us), Candidate("b", time_us=5.0)
         return replace(entry(), choice=None, candidates=times)
@@ -109,7 +109,7 @@ def test_the_diff_reports_a_changed_choice_if_the_fastest_candidate_is_new() -> 
     assert kinds([template(1.0)], [template(9.0)]) == [ChangeKind.CHOICE]
 
 
-def test_the_diff_reports_a_changed_choice_if_the_bytes_of_xla_changed() -> None:
+def test_changed_xla_bytes_are_a_changed_choice() -> None:
     old = replace(entry(), choice=None, native=b"1")
 
     assert kinds([old], [replace(old, native=b"2")]) == [ChangeKind.CHOICE]

@@ -107,7 +107,7 @@ class ExportedLibrary:
 
 
 @pytest.mark.filterwarnings("ignore:distance_library")
-def test_the_entry_nearest_to_a_missing_problem_has_the_closest_size_ratios(
+def test_the_entry_nearest_to_a_miss_has_the_closest_size_ratios(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     entries = [entry(1, 96, 4096), entry(2, 100, 104)]
@@ -119,7 +119,7 @@ def test_the_entry_nearest_to_a_missing_problem_has_the_closest_size_ratios(
 
 
 @pytest.mark.filterwarnings("ignore:distance_library")
-def test_a_shipped_cache_and_an_export_pick_the_same_nearest_entry_as_a_run(
+def test_a_shipped_cache_an_export_and_a_run_pick_the_same_entry(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Small sizes make many entries equally near. The test looks up 25 keys of each of 200 kernels."""
@@ -154,12 +154,12 @@ def test_a_shipped_cache_and_an_export_pick_the_same_nearest_entry_as_a_run(
         ('[{"a": 1, "b": 2}]', '[{"a": 1, "b": 2}]'),
     ],
 )
-def test_a_tuple_that_a_choice_stores_as_json_is_read_back_as_a_tuple(text: str, value: object) -> None:
+def test_a_tuple_stored_as_json_in_a_choice_is_read_as_a_tuple(text: str, value: object) -> None:
     """A table gets the numbers. Text that is damaged stays text."""
     assert launch_key([Value("block", text, "json.tuple")]) == {"block": value}
 
 
-def test_an_exported_module_has_the_same_nearest_entry_code_as_the_plugin() -> None:
+def test_an_export_has_the_same_nearest_entry_code_as_the_plugin() -> None:
     exported = build_module(Cache((entry(1, 2, 3),)), "", [], [], {}).text
 
     for function in (distance, split_words):
@@ -189,7 +189,7 @@ def test_an_exported_module_has_the_same_nearest_entry_code_as_the_plugin() -> N
         pytest.param({"x": "9" * 5000}, {"x": "9" * 5001}, (0, 0.0), id="numbers without end"),
     ],
 )
-def test_the_distance_of_two_problem_keys_is_symmetric_and_uses_ratios(
+def test_the_distance_of_two_keys_is_symmetric_and_uses_ratios(
     wanted: dict[str, Any], has: dict[str, Any], expected: tuple[int, float]
 ) -> None:
     assert distance(wanted, has) == pytest.approx(expected)

@@ -53,7 +53,7 @@ def run(tmp_path: Path, request: pytest.FixtureRequest) -> Callable[..., RunFold
 
 
 @pytest.mark.parametrize("kernel", ["renamed", "k"], ids=["another kernel", "another order of the key"])
-def test_a_log_line_keeps_the_requested_problem_and_the_one_of_its_entry(kernel: str) -> None:
+def test_a_log_line_keeps_a_problem_that_differs_from_its_entry(kernel: str) -> None:
     entry = lookup().result.entry
     problem = replace(entry.problem, kernel=kernel, key=entry.problem.key[::-1])
 
@@ -65,14 +65,14 @@ def test_a_log_line_keeps_the_requested_problem_and_the_one_of_its_entry(kernel:
     assert decoded.entry.problem.key == entry.problem.key
 
 
-def test_a_cache_lookup_written_to_the_tuning_log_is_read_back_unchanged() -> None:
+def test_a_cache_lookup_in_the_tuning_log_is_read_back_unchanged() -> None:
     line = lookup().to_event().encode()
 
     assert Lookup.from_event(Event.decode(line)) == lookup()
     assert "\n" not in line
 
 
-def test_the_closing_line_of_a_tuning_log_is_read_and_an_invalid_one_skipped() -> None:
+def test_a_valid_closing_line_is_read_and_an_invalid_one_skipped() -> None:
     data = {
         "notes": ["note"], "untracked": ["triton:k"], "imported_kernels": ["t:k"], "unavailable": ["no GPU"],
         "hypothesis_tests": ["t::t"], "disabled_tests": [],
@@ -95,7 +95,7 @@ def test_the_closing_line_of_a_tuning_log_is_read_and_an_invalid_one_skipped() -
     ["", "{", "[]", "null", "{}", '{"id": 1}', lookup().to_event().encode()[:-9], "[" * 10**5],
     ids=["empty", "open", "list", "null", "nothing", "no kind", "torn", "deep"],
 )
-def test_decoding_a_broken_line_of_a_tuning_log_raises_value_error(line: str) -> None:
+def test_decoding_a_broken_log_line_raises_value_error(line: str) -> None:
     with pytest.raises(ValueError):  # noqa: PT011
         Event.decode(line)
 
@@ -112,7 +112,7 @@ def test_lines_of_a_tuning_log_with_invalid_data_are_skipped() -> None:
     assert collect(("gw0", event) for event in wrong) == Collected()
 
 
-def test_a_tuning_log_whose_last_line_is_cut_off_keeps_its_other_lines(run: Callable[..., RunFolder]) -> None:
+def test_a_log_with_a_cut_off_last_line_keeps_its_other_lines(run: Callable[..., RunFolder]) -> None:
     folder = run()
     log = folder.log("gw0")
     log.append(lookup("one").to_event())
@@ -123,7 +123,7 @@ def test_a_tuning_log_whose_last_line_is_cut_off_keeps_its_other_lines(run: Call
     assert [asked_lookup.problem.kernel for _, asked_lookup in asked_in(folder)] == ["one"]
 
 
-def test_damaged_lines_of_a_tuning_log_are_counted_and_the_others_read(run: Callable[..., RunFolder]) -> None:
+def test_damaged_log_lines_are_counted_and_the_others_are_read(run: Callable[..., RunFolder]) -> None:
     folder = run()
     folder.log("gw0").append(lookup("one").to_event())
     (path,) = folder.path.glob("*.jsonl")
@@ -134,7 +134,7 @@ def test_damaged_lines_of_a_tuning_log_are_counted_and_the_others_read(run: Call
     assert ([event.test for _, event in events], damaged) == (["test_é.py::test"], 2)
 
 
-def test_the_next_run_recovers_no_tunings_of_a_run_that_is_still_alive(run: Callable[..., RunFolder]) -> None:
+def test_tunings_of_a_run_that_still_lives_are_not_recovered(run: Callable[..., RunFolder]) -> None:
     alive = run()
     alive.log("gw0").append(lookup().to_event())
 
@@ -145,7 +145,7 @@ def test_the_next_run_recovers_no_tunings_of_a_run_that_is_still_alive(run: Call
     assert asked_in(alive) == [("gw0", lookup())]
 
 
-def test_the_tunings_of_a_run_that_wrote_no_cache_are_recovered_once(run: Callable[..., RunFolder]) -> None:
+def test_tunings_of_a_run_that_wrote_no_cache_are_recovered_once(run: Callable[..., RunFolder]) -> None:
     failed = run()
     failed.log("gw0").append(lookup().to_event())
     failed.close(written=False)
@@ -157,9 +157,7 @@ def test_the_tunings_of_a_run_that_wrote_no_cache_are_recovered_once(run: Callab
     assert recovered_in(run()) == []
 
 
-def test_the_next_run_finds_a_tuning_log_that_could_not_use_its_usual_folder(
-    tmp_path: Path, run: Callable[..., RunFolder]
-) -> None:
+def test_the_next_run_finds_a_log_outside_the_usual_folder(tmp_path: Path, run: Callable[..., RunFolder]) -> None:
     bases = (tmp_path / "cache", tmp_path / "elsewhere")
     bases[0].touch()  # no folder can be made there
     failed = run(bases=bases)
@@ -175,7 +173,7 @@ def test_the_next_run_finds_a_tuning_log_that_could_not_use_its_usual_folder(
     assert recovered_in(run(bases=bases)) == []
 
 
-def test_a_tuning_logged_after_the_run_read_its_logs_is_recovered_next_time(run: Callable[..., RunFolder]) -> None:
+def test_a_tuning_logged_while_the_run_ends_is_recovered_later(run: Callable[..., RunFolder]) -> None:
     ending = run()
     worker = ending.log("gw0")
     worker.append(lookup("read").to_event())
@@ -196,7 +194,7 @@ def test_the_tuning_logs_of_a_run_are_removed_after_its_dump(tmp_path: Path, run
     assert not folder.path.exists()
 
 
-def test_a_run_ends_normally_although_a_test_closed_its_lock_file(run: Callable[..., RunFolder]) -> None:
+def test_a_run_ends_normally_if_a_test_closed_its_lock_file(run: Callable[..., RunFolder]) -> None:
     folder = run()
     lock = os.path.realpath(folder.path / "lock")
     (descriptor,) = [
@@ -211,7 +209,7 @@ def test_a_run_ends_normally_although_a_test_closed_its_lock_file(run: Callable[
     assert not folder.path.exists()
 
 
-def test_a_full_disk_loses_only_the_log_line_that_was_being_written(run: Callable[..., RunFolder]) -> None:
+def test_a_full_disk_loses_only_the_line_being_logged(run: Callable[..., RunFolder]) -> None:
     folder = run()
     log = folder.log("gw0")
     log.append(lookup("before").to_event())
@@ -229,9 +227,7 @@ def test_a_full_disk_loses_only_the_log_line_that_was_being_written(run: Callabl
     assert log.error == "File too large"
 
 
-def test_a_log_line_that_is_in_a_file_and_in_a_workers_message_counts_once(
-    run: Callable[..., RunFolder],
-) -> None:
+def test_a_line_in_a_log_and_in_a_workers_message_counts_once(run: Callable[..., RunFolder]) -> None:
     folder = run()
     logs = {name: folder.log(name) for name in ("gw0", "gw1")}
     for name, log in logs.items():
@@ -265,7 +261,7 @@ def test_a_tuning_log_without_a_folder_keeps_its_lines_in_memory(tmp_path: Path)
     assert log.lines == [lookup().to_event().encode()]
 
 
-def test_a_worker_finds_in_the_logs_only_tunings_that_other_workers_finished(run: Callable[..., RunFolder]) -> None:
+def test_a_worker_finds_only_finished_tunings_of_other_workers(run: Callable[..., RunFolder]) -> None:
     folder = run()
     other_workers = OtherWorkers(folder.path, "gw0")
     folder.log("gw0").append(lookup("own").to_event())
@@ -279,7 +275,7 @@ def test_a_worker_finds_in_the_logs_only_tunings_that_other_workers_finished(run
     assert other_workers.find(lookup("own").identity.digest) is None
 
 
-def test_a_worker_does_not_reuse_a_verify_measurement_as_a_tuning_result(run: Callable[..., RunFolder]) -> None:
+def test_a_worker_does_not_take_a_verify_result_for_a_tuning(run: Callable[..., RunFolder]) -> None:
     folder, raced = run(), Event("raced", lookup().identity, claim="verify-1")
     folder.log("gw1").append(raced)
 
@@ -290,7 +286,7 @@ def test_a_worker_does_not_reuse_a_verify_measurement_as_a_tuning_result(run: Ca
     assert asked_in(folder) == []
 
 
-def test_the_tunings_of_a_killed_run_are_recovered_while_its_child_lives(run: Callable[..., RunFolder]) -> None:
+def test_a_killed_run_is_recovered_while_its_child_lives(run: Callable[..., RunFolder]) -> None:
     killed = run()
     log = killed.log("gw0")
     log.append(lookup("parent").to_event())
@@ -313,7 +309,7 @@ def test_the_tunings_of_a_killed_run_are_recovered_while_its_child_lives(run: Ca
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may give a folder away")
-def test_tuning_logs_of_another_user_are_neither_recovered_nor_removed(run: Callable[..., RunFolder]) -> None:
+def test_logs_of_another_user_are_neither_recovered_nor_removed(run: Callable[..., RunFolder]) -> None:
     other_run = run()
     other_run.log("gw0").append(lookup("theirs").to_event())
     other_run.close(written=False)
@@ -327,7 +323,7 @@ def test_tuning_logs_of_another_user_are_neither_recovered_nor_removed(run: Call
 
 
 @pytest.mark.parametrize("place", ["behind a link", "in the folder"])
-def test_cleaning_up_tuning_logs_keeps_all_files_that_are_no_logs(
+def test_cleaning_up_logs_keeps_all_files_that_are_no_logs(
     tmp_path: Path, run: Callable[..., RunFolder], place: str
 ) -> None:
     runs = run().path.parent

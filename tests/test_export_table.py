@@ -96,7 +96,7 @@ def test_vllm_and_sglang_find_exported_choices_in_their_tables(export: Export, p
     assert config(folder, L4.name, 1, "fp8_w8a8", [128, 128])["BLOCK_SIZE_M"] == 128
 
 
-def test_an_exported_table_has_the_params_of_option_values_in_that_order(export: Export) -> None:
+def test_a_table_has_the_params_of_option_values_in_that_order(export: Export) -> None:
     options = ("--file={device}/N={N}[,K={K}].json", "--row=M", "--values=num_warps, BLOCK_SIZE_M")
 
     status, written, _ = export(entry(64, 32), entry(8, 16), entry(8, 64, K=4096), options=options)
@@ -129,7 +129,7 @@ def test_an_exported_table_has_the_params_of_option_values_in_that_order(export:
         (("--preset=vllm", "--alias=A = B"), "--alias: works only with --to=python (leave it out)"),
     ],
 )
-def test_the_table_export_writes_no_file_if_options_and_entries_do_not_fit(
+def test_no_table_is_written_if_options_and_entries_do_not_fit(
     export: Export, options: tuple[str, ...], message: str
 ) -> None:
     status, _, error = export(entry(8, 16, topk=1), entry(8, 32, topk=2), options=options)
@@ -151,9 +151,7 @@ def test_the_table_export_writes_no_file_if_options_and_entries_do_not_fit(
         ('{"triton_version": "3.4.0", "8": {"BLOCK": 16}}', True),
     ],
 )
-def test_a_table_export_keeps_an_existing_file_that_has_rows_the_cache_lacks(
-    export: Export, text: str, is_replaced: bool
-) -> None:
+def test_an_export_keeps_a_file_that_has_rows_the_cache_lacks(export: Export, text: str, is_replaced: bool) -> None:
     """A framework's own table has rows for which the cache has no choices."""
     (export.folder / "configs").mkdir()
     table = export.folder / "configs" / "a.json"
@@ -166,7 +164,7 @@ def test_a_table_export_keeps_an_existing_file_that_has_rows_the_cache_lacks(
 
 
 @pytest.mark.parametrize("value", ["", "..", ".", "/", "a/b", "a\\b", "\0", "x" * 300], ids=ascii)
-def test_key_values_with_dots_or_slashes_export_no_table_outside_the_folder(export: Export, value: str) -> None:
+def test_key_values_with_dots_or_slashes_do_not_leave_the_folder(export: Export, value: str) -> None:
     before = {*export.folder.parent.rglob("*.json")}
 
     for file in ("{name}/outside/x.json", "{N}/{name}/x.json", "{N}{name}/x.json"):
@@ -179,7 +177,7 @@ def test_key_values_with_dots_or_slashes_export_no_table_outside_the_folder(expo
     assert not Path("/outside").exists()
 
 
-def test_the_table_export_refuses_a_link_that_leads_out_of_its_folder(export: Export) -> None:
+def test_a_link_that_leads_out_of_the_export_folder_is_refused(export: Export) -> None:
     (export.folder / "elsewhere").mkdir()
     (export.folder / "configs").mkdir()
     (export.folder / "configs" / "latest").symlink_to("../elsewhere")

@@ -54,9 +54,7 @@ def test_a_tmpdir_in_the_home_folder_is_not_used_for_lock_files(base: Path, monk
     assert list(base.iterdir()) == []
 
 
-def test_a_note_warns_if_lock_files_could_only_be_in_the_home_folder(
-    base: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_note_warns_if_lock_files_can_only_be_in_home_folder(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(base.parent))
     monkeypatch.setattr(os, "access", lambda place, mode: place == base)
 
@@ -72,7 +70,7 @@ def test_if_home_is_the_root_folder_the_lock_folder_is_in_tmpdir(base: Path, mon
 
 
 @pytest.mark.parametrize("obstacle", ["a plain file", "a dangling link", "a link to a folder", "a folder that is open"])
-def test_a_file_or_link_where_the_lock_folder_should_be_is_left_unchanged(base: Path, obstacle: str) -> None:
+def test_a_file_or_link_in_place_of_the_lock_folder_is_kept(base: Path, obstacle: str) -> None:
     elsewhere = base / "elsewhere"
     elsewhere.mkdir(mode=0o700)
     place = base / name()
@@ -106,7 +104,7 @@ def test_a_lock_folder_that_belongs_to_another_user_is_not_used(base: Path, monk
     assert f"belongs to another user (number {me})" in shared.note
 
 
-def test_a_lock_folder_that_cannot_be_created_gets_a_one_line_note(base: Path, monkeypatch) -> None:
+def test_a_one_line_note_says_that_no_lock_folder_can_be_created(base: Path, monkeypatch) -> None:
     def refuse(*args: object, **kwargs: object) -> None:
         raise OSError(28, "No space left on device", str(base))
 
@@ -121,7 +119,7 @@ def test_a_lock_folder_that_cannot_be_created_gets_a_one_line_note(base: Path, m
 
 
 @pytest.mark.parametrize("worker", ["gw0", "GPU_B-1"])
-def test_removing_an_ended_runs_folder_removes_the_files_of_its_workers(tmp_path: Path, worker: str) -> None:
+def test_removing_a_run_folder_removes_the_files_of_its_workers(tmp_path: Path, worker: str) -> None:
     shared = SharedFolder(tmp_path)
     folder = run_folder(shared)
     member = RunMembership(folder)
@@ -138,7 +136,7 @@ def run_folder(shared: SharedFolder) -> Path:
     return shared.run_folder(uuid.uuid4().hex)
 
 
-def test_the_folder_of_a_run_is_kept_while_one_of_its_processes_lives(tmp_path: Path) -> None:
+def test_a_run_folder_is_kept_while_one_of_its_processes_lives(tmp_path: Path) -> None:
     shared = SharedFolder(tmp_path)
     folder = run_folder(shared)
     controller, worker = RunMembership(folder), RunMembership(folder)
@@ -170,7 +168,7 @@ def test_the_folder_of_a_run_whose_process_was_killed_is_removed(tmp_path: Path)
     assert not folder.exists()
 
 
-def test_removing_the_folders_of_ended_runs_keeps_files_of_the_user(tmp_path: Path) -> None:
+def test_removing_folders_of_ended_runs_keeps_files_of_the_user(tmp_path: Path) -> None:
     shared = SharedFolder(tmp_path)
     folder = run_folder(shared)
     RunMembership(folder).end()

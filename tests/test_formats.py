@@ -160,13 +160,13 @@ def test_of_two_entries_of_a_problem_the_faster_one_is_read():
     ],
     ids=["crlf", "comments", "no header", "other quotes", "other brackets", "one line"],
 )
-def test_a_text_cache_with_a_hand_edited_layout_has_the_same_entries(edit):
+def test_a_cache_with_a_hand_edited_layout_has_the_same_entries(edit):
     assert decode(edit(MATMUL_TEXT).encode(), Format.TEXT, "cache") == Cache((MATMUL,))
 
 
 @pytest.mark.parametrize("written", TEXTS, ids=lambda format: format.value.name)
 @every_format
-def test_a_wrong_suffix_of_a_cache_file_is_an_error_naming_the_right_one(format, written):
+def test_a_wrong_suffix_is_an_error_that_names_the_right_one(format, written):
     data = encode(Cache((MATMUL,)), written)
     forms = [form for form in TEXTS if reads(form, data.decode())]  # JSON is YAML
     if format in forms:
@@ -181,7 +181,7 @@ def test_a_wrong_suffix_of_a_cache_file_is_an_error_naming_the_right_one(format,
 
 
 @every_format
-def test_a_git_lfs_pointer_as_cache_is_an_error_that_says_git_lfs_pull(format):
+def test_a_git_lfs_pointer_is_an_error_that_says_git_lfs_pull(format):
     pointer = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a2146\nsize 12345\n"
     assert refusal(pointer, format) == "cache: is a pointer of Git LFS, not the file itself (run: git lfs pull)"
 
@@ -197,7 +197,7 @@ def test_an_error_in_a_megabyte_long_line_has_a_short_message(format):
 
 
 @every_format
-def test_a_cache_of_a_newer_format_version_is_an_error_that_says_upgrade(format, monkeypatch):
+def test_a_newer_format_version_is_an_error_that_says_upgrade(format, monkeypatch):
     with monkeypatch.context() as newer:
         newer.setattr(mapping, "FORMAT_VERSION", 2)
         data = encode(Cache((MATMUL,)), format)
@@ -217,7 +217,7 @@ def test_a_cache_of_a_newer_format_version_is_an_error_that_says_upgrade(format,
     ],
     ids=["text entry", "text value", "YAML entry", "YAML value", "JSON entry", "JSON device"],
 )
-def test_a_cache_with_unknown_fields_is_read_but_marked_as_not_rewritable(data, format):
+def test_a_cache_with_unknown_fields_is_read_but_not_rewritable(data, format):
     cache = decode(data.encode(), format, "cache")
     assert cache.lossy
     assert cache.entries == (MATMUL,)
@@ -233,7 +233,7 @@ def test_reading_an_empty_cache_file_is_an_error(data, format):
 
 
 @every_text
-def test_a_binary_cache_with_the_suffix_of_a_text_format_is_an_error(format):
+def test_a_binary_cache_with_a_text_suffix_is_an_error(format):
     message = f"is in the format binary, but its name stands for {format.value.name} (rename it to end in .pb)"
     assert refusal(encode(CACHE, Format.BINARY), format) == f"cache: {message}"
 
@@ -247,12 +247,12 @@ def test_a_binary_cache_with_the_suffix_of_a_text_format_is_an_error(format):
     ],
     ids=["text", "YAML", "JSON"],
 )
-def test_a_syntax_error_in_a_cache_file_is_reported_with_its_line(data, format, place):
+def test_a_syntax_error_in_a_cache_is_reported_with_its_line(data, format, place):
     assert refusal(data, format).startswith(place)
 
 
 @every_text
-def test_a_merge_conflict_in_a_cache_is_an_error_that_names_a_git_command(format):
+def test_a_merge_conflict_is_an_error_that_names_a_git_command(format):
     lines = encode(Cache((MATMUL,)), format).decode().splitlines(keepends=True)
     lines[1:1] = ["<<<<<<< HEAD\n", "=======\n", ">>>>>>> main\n"]
     message = refusal("".join(lines), format)

@@ -131,7 +131,7 @@ class Job:
         )
 
 
-def test_the_github_action_fails_at_the_first_pytest_process_with_a_miss(tmp_path: Path) -> None:
+def test_the_action_fails_at_the_first_pytest_run_with_a_miss(tmp_path: Path) -> None:
     job = Job(tmp_path)
     test = {"OPTIONS": "--autotune-max-misses=0", "NAME": "1"}
 
@@ -146,7 +146,7 @@ def test_the_github_action_fails_at_the_first_pytest_process_with_a_miss(tmp_pat
     assert "test_b.py" not in printed
 
 
-def test_a_second_run_of_the_github_action_edits_its_first_pr_comment(tmp_path: Path, comments: Comments) -> None:
+def test_a_second_run_of_the_action_edits_its_first_pr_comment(tmp_path: Path, comments: Comments) -> None:
     job = Job(tmp_path)
     base = job.github.run("git rev-parse HEAD", job.checkout).strip()
     assert "no comment: the cache does not change" in job.comment(comments, base)
@@ -166,7 +166,7 @@ def test_a_second_run_of_the_github_action_edits_its_first_pr_comment(tmp_path: 
     assert "no difference" in last
 
 
-def test_if_the_github_action_may_not_comment_it_prints_a_notice_instead(tmp_path: Path, comments: Comments) -> None:
+def test_if_the_action_may_not_comment_it_prints_a_notice(tmp_path: Path, comments: Comments) -> None:
     job = Job(tmp_path)
     base = job.github.run("git rev-parse HEAD", job.checkout).strip()
     job.write("c")

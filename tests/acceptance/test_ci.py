@@ -35,13 +35,13 @@ def annotations(result: pytest.RunResult) -> list[str]:
     return [line for line in result.outlines if line.startswith("::")]
 
 
-def test_a_miss_that_the_gate_allows_is_a_github_warning_annotation(serial_outdated: Suite) -> None:
+def test_a_miss_that_the_gate_allows_is_a_github_warning(serial_outdated: Suite) -> None:
     for verbosity in ("-q", "-v"):
         (line,) = annotations(serial_outdated.load("--autotune-max-misses=1", verbosity, **GITHUB))
         assert line.startswith("::warning file=tests/test_op.py,line=5,")
 
 
-def test_github_annotation_paths_are_relative_to_the_repository_root(serial_outdated: Suite) -> None:
+def test_annotation_paths_are_relative_to_the_repository_root(serial_outdated: Suite) -> None:
     folder = serial_outdated.folder
     (line,) = annotations(serial_outdated.load(**GITHUB, GITHUB_WORKSPACE=str(folder.parent)))
     assert line.startswith(f"::warning file={folder.name}/tests/test_op.py,line=5,")
@@ -66,7 +66,7 @@ def test_a_run_outside_github_actions_writes_no_annotations(
     assert not step_summary.exists()
 
 
-def test_a_run_without_plugin_options_writes_no_github_step_summary(serial_suite: Suite) -> None:
+def test_a_run_without_plugin_options_writes_no_step_summary(serial_suite: Suite) -> None:
     step_summary = serial_suite.folder / "step.md"
     serial_suite.write(test_plain="def test_plain(): pass").run(**GITHUB, GITHUB_STEP_SUMMARY=str(step_summary))
     assert not step_summary.exists()
@@ -90,9 +90,7 @@ def cases(suite: Suite) -> dict[str, ElementTree.Element]:
     return {case.get("name", ""): case for case in suites.iter("testcase") if case.get("classname") == "autotune_cache"}
 
 
-def test_github_annotations_step_summary_and_junit_xml_report_a_failed_gate(
-    outdated: Suite,
-) -> None:
+def test_a_failed_gate_is_in_annotations_step_summary_and_junit(outdated: Suite) -> None:
     """The step summary keeps the text of earlier steps. The failed case of junit.xml has the rows and the command."""
     step_summary = outdated.folder / "step.md"
     step_summary.write_text("another step\n")
@@ -120,7 +118,7 @@ def test_github_annotations_step_summary_and_junit_xml_report_a_failed_gate(
     assert command == "Re-run with --autotune-load=cache.textproto --autotune-update to update the cache."
 
 
-def test_junit_xml_has_a_passed_case_if_the_gate_on_misses_passes(serial_outdated: Suite) -> None:
+def test_junit_xml_has_a_passed_case_if_the_gate_passes(serial_outdated: Suite) -> None:
     """Without a gate, junit.xml has no case."""
     serial_outdated.load("--autotune-max-misses=1", "--junitxml=junit.xml")
     assert list(cases(serial_outdated)["gate"]) == []
@@ -129,7 +127,7 @@ def test_junit_xml_has_a_passed_case_if_the_gate_on_misses_passes(serial_outdate
     assert cases(serial_outdated) == {}
 
 
-def test_in_a_dump_junit_xml_has_the_gate_on_misses_as_a_skipped_case(serial_outdated: Suite) -> None:
+def test_in_a_dump_junit_xml_has_the_gate_as_a_skipped_case(serial_outdated: Suite) -> None:
     serial_outdated.dump("-oautotune_max_misses=0", "--junitxml=junit.xml")
 
     skipped = cases(serial_outdated)["gate"].find("skipped")
@@ -137,7 +135,7 @@ def test_in_a_dump_junit_xml_has_the_gate_on_misses_as_a_skipped_case(serial_out
     assert skipped.get("message") == "autotune cache misses were not checked: no cache was loaded"
 
 
-def test_misses_fail_the_gate_even_if_option_x_stops_pytest_early(outdated: Suite) -> None:
+def test_misses_fail_the_gate_even_if_option_x_stops_the_run(outdated: Suite) -> None:
     later = "".join(f"def test_{number}(): pass\n" for number in range(9))
     test = f"def test_stale(tune):\n    tune('lib.op', M=2, source='two')\n    assert False\n{later}"
     result = outdated.write(**{"tests/test_op": test}).load(GATE, "-x", "--junitxml=junit.xml")
@@ -146,7 +144,7 @@ def test_misses_fail_the_gate_even_if_option_x_stops_pytest_early(outdated: Suit
     assert cases(outdated)["gate"].find("failure") is not None
 
 
-def test_a_report_that_cannot_be_written_is_a_failed_case_in_junit_xml(serial_suite: Suite) -> None:
+def test_an_unwritable_report_is_a_failed_case_in_junit_xml(serial_suite: Suite) -> None:
     in_the_way = "import os, pytest\n@pytest.fixture(autouse=True)\ndef made(): os.makedirs('report.json')\n"
     serial_suite.write(test_op=f"{in_the_way}def test_op(tune): tune('lib.op')")
 

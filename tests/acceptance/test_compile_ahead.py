@@ -205,7 +205,7 @@ def suite(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Suite:
 Section = Callable[[pytest.RunResult], list[str]]
 
 
-def test_a_load_compiles_each_kernel_ahead_of_its_test_unless_it_is_compiled(suite: Suite, section: Section) -> None:
+def test_a_load_compiles_each_uncompiled_kernel_before_its_test(suite: Suite, section: Section) -> None:
     """The summary counts the kernels that were compiled ahead.
 
     After a warm load the summary says nothing about them.
@@ -308,7 +308,7 @@ def test_all(all_on_disk):
 KINDS = 2 + 3 + 2 + 6
 
 
-def test_for_every_argument_type_a_kernel_compiled_in_advance_is_reused(suite: Suite) -> None:
+def test_a_precompiled_kernel_is_reused_for_every_argument_type(suite: Suite) -> None:
     """The launches have arguments of all kinds, and none of them compiles its kernel again."""
     suite.pytester.makepyfile(kinds=ALL_KINDS, test_lib=ALL_TESTS)
     (suite.folder / "lib.py").unlink()
@@ -323,7 +323,7 @@ def test_for_every_argument_type_a_kernel_compiled_in_advance_is_reused(suite: S
 
 
 @pytest.mark.parametrize("off", ["-oautotune_compile_ahead=off", "--collect-only"])
-def test_the_ini_or_collect_only_turns_off_compiling_kernels_in_advance(
+def test_the_ini_file_or_collect_only_turns_off_compiling_ahead(
     suite: Suite, monkeypatch: pytest.MonkeyPatch, off: str
 ) -> None:
     suite.dump()
@@ -335,9 +335,7 @@ def test_the_ini_or_collect_only_turns_off_compiling_kernels_in_advance(
     assert "started" not in suite.result.stdout.str()
 
 
-def test_kernels_are_compiled_before_their_tests_only_with_a_spare_core(
-    suite: Suite, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_kernels_are_compiled_ahead_only_with_a_spare_core(suite: Suite, monkeypatch: pytest.MonkeyPatch) -> None:
     """The only core of a process is for its tests, and a second core compiles."""
     monkeypatch.setattr("pytest_autotune.devices.count_usable_cores", lambda: 1)
     suite.dump()
@@ -350,7 +348,7 @@ def test_kernels_are_compiled_before_their_tests_only_with_a_spare_core(
     assert report["compiled_ahead"]["kernels"] == 5
 
 
-def test_a_run_with_option_k_compiles_ahead_only_kernels_of_selected_tests(suite: Suite) -> None:
+def test_kernels_of_tests_deselected_by_option_k_do_not_compile(suite: Suite) -> None:
     suite.dump()
     suite.wants(3)
 
@@ -410,7 +408,7 @@ def dumped_with_a_global(suite: Suite) -> None:
     suite.run("--autotune-dump=cache.textproto")
 
 
-def test_a_global_set_in_the_test_makes_a_kernel_compiled_in_advance_stale(suite: Suite) -> None:
+def test_a_global_set_in_a_test_makes_a_precompiled_kernel_stale(suite: Suite) -> None:
     """A test sets a global that its kernel reads. The kernel is stale, as it is without compiling ahead."""
     dumped_with_a_global(suite)
     suite.pytester.makepyfile(test_lib=SETS_IT)
@@ -425,9 +423,7 @@ def test_a_global_set_in_the_test_makes_a_kernel_compiled_in_advance_stale(suite
 
 
 @needs_hashed_constants
-def test_a_compiled_kernel_is_discarded_if_its_global_changed_meanwhile(
-    suite: Suite, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_kernel_compiled_while_its_global_changes_is_discarded(suite: Suite, monkeypatch: pytest.MonkeyPatch) -> None:
     dumped_with_a_global(suite)
     changed = suite.folder / "changed"
     (suite.folder / "test_a.py").write_text(WAITS.format(path=str(changed)))
@@ -476,9 +472,7 @@ def test_launches_while_it_is_compiled(monkeypatch):
 
 
 @needs_hashed_constants
-def test_compiling_in_advance_does_not_hide_a_changed_global_from_triton(
-    suite: Suite, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_compiling_ahead_hides_no_changed_global_from_triton(suite: Suite, monkeypatch: pytest.MonkeyPatch) -> None:
     dumped_with_a_global(suite)
     kernel_text = USES_A_GLOBAL.replace("called(tl.load(x + at, mask=at < n))", "tl.load(x + at, mask=at < n) + SHIFT")
     suite.pytester.makepyfile(kinds=kernel_text)
@@ -533,7 +527,7 @@ def test_scale(monkeypatch):
 """
 
 
-def test_a_test_that_calls_a_kernel_while_a_thread_compiles_it_gets_a_hit(suite: Suite) -> None:
+def test_a_kernel_called_while_a_thread_compiles_it_gives_a_hit(suite: Suite) -> None:
     """A thread compiles the kernel while the test looks it up. The lookup is a hit and adds no note."""
     suite.dump()
     suite.wants(0)
@@ -546,9 +540,7 @@ def test_a_test_that_calls_a_kernel_while_a_thread_compiles_it_gets_a_hit(suite:
     assert report["notes"] == []
 
 
-def test_if_compiling_kernels_in_advance_fails_the_tests_compile_them(
-    suite: Suite, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_if_compiling_ahead_fails_the_tests_compile_the_kernels(suite: Suite, monkeypatch: pytest.MonkeyPatch) -> None:
     suite.dump()
     suite.wants(0)
 
@@ -596,9 +588,7 @@ def copied(x, y, BLOCK: triton.language.constexpr):
     triton.language.store(y + at, triton.language.load(x + at))
 
 
-def test_compiling_a_kernel_in_advance_also_builds_its_c_launcher(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_compiling_a_kernel_ahead_also_builds_its_c_launcher(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Triton before 3.7 builds a launcher for its own driver with a C compiler."""
     built: list[object] = []
     driver = SimpleNamespace(make_launcher=None, CudaLauncher=lambda source, metadata: built.append(metadata.name))

@@ -170,7 +170,7 @@ def test_end():
     ],
     ids=["asks nothing", "hits the other kernel", "tunes anew"],
 )
-def test_a_killed_runs_tuning_is_added_beside_older_entries_of_its_problem(
+def test_a_killed_runs_tuning_removes_no_entry_of_its_problem(
     serial_suite: Suite, section, selected: str, source: str, sources: list[str]
 ) -> None:
     """A factory makes two kernels with one name, so a problem has two entries.
@@ -193,9 +193,7 @@ def test_a_killed_runs_tuning_is_added_beside_older_entries_of_its_problem(
 
 
 @pytest.mark.parametrize("killed_update", ["--autotune-update", "--autotune-update=new"])
-def test_autotune_update_new_adds_a_killed_runs_tuning_beside_the_old_entry(
-    serial_suite: Suite, section, killed_update: str
-) -> None:
+def test_option_update_new_adds_the_tuning_of_a_killed_run(serial_suite: Suite, section, killed_update: str) -> None:
     """The cache has an older entry of the same problem, which stays. An entry of the same code stays as it is."""
     suite = serial_suite.write(test_made=FACTORY)
     suite.dump("-k", "first", SOURCE="first")
@@ -234,7 +232,7 @@ def test_end(tune):
     ],
     ids=["same folder", "another folder", "without a load"],
 )
-def test_the_tuning_of_a_killed_run_is_saved_in_the_cache_that_a_marker_names(
+def test_a_killed_runs_tuning_is_saved_in_the_cache_of_a_marker(
     serial_suite: Suite, monkeypatch: pytest.MonkeyPatch, folder: str, load: list[str], status: pytest.ExitCode
 ) -> None:
     """The next run writes the tuning into the test's cache. It runs another test, and may begin in another folder."""
@@ -282,7 +280,7 @@ def pytest_runtest_logreport(report):
     assert written(suite) >= finished(suite)
 
 
-def test_a_crash_during_a_dump_keeps_the_entries_that_the_cache_had_before(suite: Suite) -> None:
+def test_a_crash_during_a_dump_keeps_old_entries_of_the_cache(suite: Suite) -> None:
     suite.write(test_before="def test_before(tune): tune('lib.before')").serial.prepare_dump()
     before = suite.cache.read_text()
     (suite.folder / "test_before.py").unlink()
@@ -389,7 +387,7 @@ def test_it(tune):
 """
 
 
-def test_entries_that_a_read_only_disk_refused_are_dumped_by_the_next_run(suite: Suite) -> None:
+def test_the_next_run_dumps_entries_a_read_only_disk_refused(suite: Suite) -> None:
     """The file system becomes read-only during the run. The run fails, and the next run writes its tunings."""
     suite.distribution = []
     disk = suite.folder / "disk"

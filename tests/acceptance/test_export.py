@@ -136,7 +136,7 @@ def in_production(server: subprocess.Popen[str], suite: Suite, script: str = IN_
     return (suite.folder / "output").read_text().strip()
 
 
-def test_a_test_run_lists_the_misses_that_were_logged_in_production(
+def test_a_run_lists_the_misses_that_were_logged_in_production(
     serial_suite: Suite, server: subprocess.Popen[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TRITON_INTERPRET", "1")
@@ -172,7 +172,7 @@ UNTIMED = 'PRUNE["early_config_prune"].do_bench'
     [("None", PICK, "None", 4, []), (OWN, BOTH, "None", 3, ["-pxdist", "-n1"]), ("None", PICK, UNTIMED, 4, [])],
     ids=["alone", "composed, with a worker", "untimed"],
 )
-def test_an_exported_module_makes_choices_only_in_runs_without_the_plugin(
+def test_an_export_makes_choices_only_in_runs_without_the_plugin(
     serial_suite: Suite,
     server: subprocess.Popen[str],
     monkeypatch: pytest.MonkeyPatch,
@@ -225,7 +225,7 @@ def test_triton_tunes_a_problem_that_the_exported_module_lacks(
     assert output.splitlines()[1] == "64 [16, 32, 64, 128] 64 [16, 32, 64, 128]"
 
 
-def test_under_the_triton_interpreter_an_export_for_gpus_needs_no_tuning(
+def test_the_triton_interpreter_needs_no_tuning_for_a_gpu_export(
     serial_suite: Suite, server: subprocess.Popen[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A laptop can run a library whose choices are for GPUs alone. Nothing is measured there."""
@@ -282,7 +282,7 @@ for m, pytest_autotune.ACTIVE_RUNS in ((64, set()), (65, set()), (64, {1})):
 """
 
 
-def test_torch_compile_captures_only_the_exported_choice_not_all_candidates(tmp_path: Path) -> None:
+def test_torch_compile_captures_only_the_exported_choice(tmp_path: Path) -> None:
     update_store(stores.open_store(str(tmp_path / "c.textproto")), lambda now: Cache((entry(64, 32),)))
     assert cli.main(["export", str(tmp_path / "c.textproto"), "--to=python", "-o", str(tmp_path / "_tuned.py")]) == 0
     (tmp_path / "compiled.py").write_text(COMPILED)
@@ -322,7 +322,7 @@ print({"pytest", "pytest_autotune"} & set(sys.modules))
 """
 
 
-def test_the_exported_choices_of_example_suite_work_without_pytest() -> None:
+def test_exported_choices_of_example_suite_work_without_pytest() -> None:
     done = subprocess.run(
         [sys.executable, "-Werror::UserWarning:example_kernels", "-c", EXAMPLE],
         cwd=Path(__file__).parent.parent.parent / "example_suite",

@@ -46,7 +46,7 @@ def a_suite(suite: Suite, test: str = SUITE, **modules: str) -> Suite:
     return suite
 
 
-def test_a_load_gives_a_hand_written_tuner_its_choice_without_measuring(suite: Suite, section: Any) -> None:
+def test_a_load_gives_a_tuner_its_choice_without_measuring(suite: Suite, section: Any) -> None:
     """The dump run tunes every problem once."""
     result = a_suite(suite).dump()
 
@@ -76,7 +76,7 @@ def test_gemm(autotune_cache, caplog):
 """
 
 
-def test_caplog_in_a_test_captures_no_log_records_of_the_plugins_file_locks(suite: Suite) -> None:
+def test_caplog_captures_no_records_of_the_plugins_file_locks(suite: Suite) -> None:
     a_suite(suite, LOGGED).dump().assert_outcomes(passed=1)
     suite.load().assert_outcomes(passed=1)
 
@@ -104,7 +104,7 @@ def test_space(autotune_cache):
 """
 
 
-def test_functions_from_one_factory_work_as_key_values_and_as_candidates(suite: Suite) -> None:
+def test_functions_from_one_factory_work_as_keys_and_candidates(suite: Suite) -> None:
     a_suite(suite, FUNCTIONS)
 
     suite.dump().assert_outcomes(passed=3)
@@ -114,7 +114,7 @@ def test_functions_from_one_factory_work_as_key_values_and_as_candidates(suite: 
     assert (result.ret, suite.cache.read_text().count("entries {")) == (0, 3)
 
 
-def test_tuning_with_a_function_that_closes_over_a_list_fails_the_test(serial_suite: Suite) -> None:
+def test_a_function_that_closes_over_a_list_fails_its_test(serial_suite: Suite) -> None:
     """The error is a single line and names the variable in the function's closure."""
     a_suite(serial_suite, FUNCTIONS.replace("scaled_by(factor) for", "scaled_by([factor]) for"))
 
@@ -139,7 +139,7 @@ def test_a_new_key_value_fails_the_gate_until_an_update(serial_suite: Suite, sec
     assert covered.ret == 0
 
 
-def test_changing_the_candidates_or_the_source_makes_the_entries_stale(serial_suite: Suite) -> None:
+def test_changing_the_candidates_or_source_makes_entries_stale(serial_suite: Suite) -> None:
     a_suite(serial_suite).dump()
     serial_suite.pytester.makepyfile(times=TIMES.replace("64: 20.0", "64: 20.0, 128: 5.0"))
 
@@ -171,7 +171,7 @@ def test_gemm(autotune_cache):
 """
 
 
-def test_autotune_on_miss_first_takes_the_first_candidate_that_does_not_fail(serial_suite: Suite) -> None:
+def test_option_on_miss_first_takes_the_first_working_candidate(serial_suite: Suite) -> None:
     """No later configuration runs."""
     a_suite(serial_suite, FIRST)
 
@@ -221,7 +221,7 @@ def test_the_json_report_has_time_or_failure_of_each_candidate(serial_suite: Sui
     }
 
 
-def test_a_hit_raises_the_recorded_error_if_all_candidates_had_failed(suite: Suite) -> None:
+def test_a_hit_raises_the_saved_error_if_all_candidates_failed(suite: Suite) -> None:
     """The dump records the failures. The next run raises the same error and counts a hit."""
     a_suite(
         suite,
@@ -251,7 +251,7 @@ def test_a_hit_raises_the_recorded_error_if_all_candidates_had_failed(suite: Sui
     loaded.stdout.fnmatch_lines(["E *TuningError: function:lib.k (n=1): all 5 candidates failed: *", "1 hit"])
 
 
-def test_editing_a_function_that_a_lambda_calls_makes_its_entries_stale(serial_suite: Suite) -> None:
+def test_editing_a_function_a_lambda_calls_makes_entries_stale(serial_suite: Suite) -> None:
     a_suite(serial_suite, SUITE.replace("run=run", "run=lambda config: run(config)"))
     report = serial_suite.report("--autotune-dump=cache.textproto")
     assert {row["label"] for row in report["lookups"]} == {""}
@@ -282,7 +282,7 @@ class TestGemm:
 """
 
 
-def test_editing_a_method_that_a_lambda_calls_makes_its_entries_stale(serial_suite: Suite) -> None:
+def test_editing_a_method_a_lambda_calls_makes_entries_stale(serial_suite: Suite) -> None:
     """An edit of another test of the same class changes nothing."""
     a_suite(serial_suite, IN_CLASS).dump()
     edited = IN_CLASS.replace("self.scale == 1", "self.scale > 0")
@@ -294,7 +294,7 @@ def test_editing_a_method_that_a_lambda_calls_makes_its_entries_stale(serial_sui
     assert row["reason"] == "source changed (TestGemm.kernel)"
 
 
-def test_a_tuning_during_the_import_of_a_conftest_is_listed_as_not_covered(serial_suite: Suite, section: Any) -> None:
+def test_a_tuning_while_a_conftest_is_imported_is_not_covered(serial_suite: Suite, section: Any) -> None:
     a_suite(
         serial_suite,
         conftest="""
@@ -320,7 +320,7 @@ def test_a_second_pytest_run_in_the_same_process_still_gets_hits(serial_suite: S
     assert serial_suite.load("--autotune-max-misses=0").ret == 0
 
 
-def test_workers_do_not_wait_for_a_problem_whose_tuning_raised_an_error(suite: Suite) -> None:
+def test_workers_do_not_wait_for_a_tuning_that_raised_an_error(suite: Suite) -> None:
     """Another test tunes the problem without waiting for the timeout."""
     a_suite(
         suite,
@@ -366,7 +366,7 @@ def test_a_test_that_mocks_the_clock_does_not_break_measuring(serial_suite: Suit
     result.assert_outcomes(passed=1)
 
 
-def test_a_tuning_is_recorded_even_if_its_test_mocks_open_and_json_dumps(serial_suite: Suite, section: Any) -> None:
+def test_a_tuning_is_recorded_even_if_a_test_mocks_open_and_json(serial_suite: Suite, section: Any) -> None:
     mocked = """
     from unittest.mock import mock_open, patch
 

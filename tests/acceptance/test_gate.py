@@ -40,7 +40,7 @@ def verdict(result: pytest.RunResult) -> list[str]:
         ("60.0 %", None),
     ],
 )
-def test_a_limit_on_misses_of_60_percent_is_compared_without_rounding(
+def test_a_miss_limit_of_60_percent_is_compared_without_rounding(
     outdated: Suite, limit: str, message: str | None
 ) -> None:
     result = outdated.load(f"--autotune-max-misses={limit}")
@@ -88,7 +88,7 @@ def test_a_limit_on_misses_works_in_every_kind_of_ini_file(
     assert verdict(result) == [f"{EXCEEDED}: {message} (see the summary)"]
 
 
-def test_the_limit_on_misses_of_the_command_line_overrides_the_ini_limit(outdated: Suite) -> None:
+def test_a_miss_limit_on_the_command_line_overrides_an_ini_limit(outdated: Suite) -> None:
     outdated.pytester.makeini("[pytest]\nautotune_max_misses = 0\n")
 
     assert outdated.load().ret == 1
@@ -99,7 +99,7 @@ def test_the_limit_on_misses_of_the_command_line_overrides_the_ini_limit(outdate
 
 
 @pytest.mark.parametrize("option", ["--autotune-max-misses=", "--autotune-max-drift= "])
-def test_an_empty_value_of_a_gate_option_is_an_error_that_suggests_the_value_off(outdated: Suite, option: str) -> None:
+def test_an_empty_gate_option_is_an_error_that_suggests_off(outdated: Suite, option: str) -> None:
     """A variable of a CI script that is not set must not turn the gate off."""
     for run in (outdated.load, outdated.run):
         result = run(option)
@@ -116,7 +116,7 @@ def refusal_of_empty_ini_limit(name: str) -> str:
 
 
 @pytest.mark.parametrize("name", ["autotune_max_misses", "autotune_max_drift"])
-def test_an_empty_limit_in_an_ini_override_option_is_a_usage_error(outdated: Suite, name: str) -> None:
+def test_an_empty_limit_in_option_override_ini_is_a_usage_error(outdated: Suite, name: str) -> None:
     for run in (outdated.load, outdated.run):
         result = run("-o", f"{name}=")
 
@@ -151,7 +151,7 @@ def test_a_failed_gate_lists_its_misses_in_quiet_runs(outdated: Suite, section, 
     assert len([line for line in lines if line.startswith("MISS")]) == 1, "not twice"
 
 
-def test_the_gate_still_prints_its_verdict_if_option_x_stops_the_run(outdated: Suite) -> None:
+def test_the_gate_prints_its_verdict_if_option_x_stops_the_run(outdated: Suite) -> None:
     (outdated.folder / "test_zz.py").write_text("def test_fails(): assert 0")
 
     result = outdated.load("--autotune-max-misses=10", "-x")
@@ -159,7 +159,7 @@ def test_the_gate_still_prints_its_verdict_if_option_x_stops_the_run(outdated: S
     assert verdict(result) == [f"stopping after 1 failures; {EXCEEDED}: 12, at most 10 allowed (see the summary)"]
 
 
-def test_a_failed_gate_does_not_change_the_exit_status_of_a_failed_pytest_run(outdated: Suite) -> None:
+def test_a_failed_gate_keeps_the_exit_status_of_a_failed_run(outdated: Suite) -> None:
     (outdated.folder / "test_fails.py").write_text("def test_fails(): assert 0")
     (outdated.folder / "test_empty.py").write_text("")
 
@@ -205,7 +205,7 @@ def test_the_gate_counts_the_same_misses_with_and_without_xdist(suite: Suite) ->
     result.stdout.fnmatch_lines(["8 hits, 8 misses, 4 stale; 12 tuned*"])
 
 
-def test_a_gate_on_a_run_of_selected_tests_counts_only_their_misses(outdated: Suite) -> None:
+def test_a_gate_on_selected_tests_counts_only_their_misses(outdated: Suite) -> None:
     assert outdated.load("--autotune-max-misses=0", "-k", "test_op and 0").ret == 1
     assert outdated.load("--autotune-max-misses=0", "test_op.py::test_op[3]").ret == 0
 
@@ -256,7 +256,7 @@ def test_a_gate_option_with_an_update_is_a_usage_error(
 
 
 @pytest.mark.parametrize("option", ["--autotune-on-miss=first", "--autotune-on-stale=error"])
-def test_autotune_update_on_the_command_line_overrides_on_miss_in_addopts(outdated: Suite, option: str) -> None:
+def test_a_typed_update_option_overrides_on_miss_in_addopts(outdated: Suite, option: str) -> None:
     """The same holds with xdist's workers, which cannot see what the user typed."""
     outdated.pytester.makeini(f"[pytest]\naddopts = {option}\n")
     assert outdated.load("--autotune-update", option).ret == pytest.ExitCode.USAGE_ERROR
@@ -268,7 +268,7 @@ def test_autotune_update_on_the_command_line_overrides_on_miss_in_addopts(outdat
     assert outdated.load().ret == pytest.ExitCode.USAGE_ERROR
 
 
-def test_autotune_update_on_the_command_line_turns_off_a_gate_in_addopts(outdated: Suite) -> None:
+def test_a_typed_update_option_turns_off_a_gate_in_addopts(outdated: Suite) -> None:
     outdated.pytester.makeini(f"[pytest]\naddopts = {LOAD} --autotune-max-misses=0\n")
 
     result = outdated.run("--autotune-update")
@@ -277,11 +277,11 @@ def test_autotune_update_on_the_command_line_turns_off_a_gate_in_addopts(outdate
     result.stdout.fnmatch_lines([f"{NOT_JUDGED}: this run updates the cache*"])
 
 
-def test_misses_fail_the_gate_even_if_the_run_dumps_to_a_second_file(outdated: Suite) -> None:
+def test_a_dump_to_another_file_does_not_turn_off_the_gate(outdated: Suite) -> None:
     assert outdated.load("--autotune-max-misses=0", "--autotune-dump=other.textproto").ret == 1
 
 
-def test_a_run_interrupted_by_pytest_exit_skips_the_gate_on_misses(outdated: Suite) -> None:
+def test_a_run_interrupted_by_pytest_exit_skips_the_gate(outdated: Suite) -> None:
     (outdated.folder / "test_zz.py").write_text("import pytest\ndef test_stop(): pytest.exit('enough')")
 
     result = outdated.load("--autotune-max-misses=0")
@@ -328,7 +328,7 @@ def test_an_uncacheable_problem_counts_as_a_miss_for_the_gate(suite: Suite, sect
     result.stdout.fnmatch_lines(["1 hit, 1 uncacheable"])
 
 
-def test_the_gate_fails_if_the_tuner_of_loaded_entries_cannot_be_patched(suite: Suite, section) -> None:
+def test_the_gate_fails_for_an_unpatchable_tuner_with_entries(suite: Suite, section) -> None:
     suite.write().serial.prepare_dump()
 
     result = suite.load("--autotune-max-misses=100%", TOY_UNKNOWN="1")
@@ -361,7 +361,7 @@ def test_an_error_inside_an_adapter_fails_the_gate(suite: Suite) -> None:
     result.stdout.fnmatch_lines(["toy: internal error in *", "!*the plugin could not hook toy*"])
 
 
-def test_the_gate_passes_if_a_tuner_without_entries_cannot_be_patched(serial_suite: Suite, section) -> None:
+def test_the_gate_passes_an_unpatchable_tuner_without_entries(serial_suite: Suite, section) -> None:
     serial_suite.write().prepare_dump()
     (serial_suite.folder / "elder.py").write_text(ELDER)
     (serial_suite.folder / "elder-1.dist-info").mkdir()
@@ -374,7 +374,7 @@ def test_the_gate_passes_if_a_tuner_without_entries_cannot_be_patched(serial_sui
     assert "elder tunes without the plugin: RuntimeError: its tune() takes other arguments" in section(result)
 
 
-def test_a_tuning_that_bypassed_the_plugin_counts_as_a_miss_for_the_gate(suite: Suite, section) -> None:
+def test_a_tuning_that_bypassed_the_plugin_counts_as_a_miss(suite: Suite, section) -> None:
     suite.write().serial.prepare_dump()
 
     result = suite.load("--autotune-max-misses=0", TOY_UNSEEN="lib.hidden")

@@ -99,7 +99,7 @@ def test_git_merge_keeps_the_entries_that_two_branches_added(registered: Git) ->
     assert registered("status", "--porcelain").stdout == ""
 
 
-def test_git_merge_of_two_tunings_of_a_problem_keeps_the_faster_entry(registered: Git) -> None:
+def test_merging_two_tunings_of_a_problem_keeps_the_faster_entry(registered: Git) -> None:
     """Both branches tuned the problem. The merge keeps the entry that a run would keep, and names it."""
     ours, theirs = [entry(5, 64, 9.0), *BASE[2:]], [entry(5, 16, 8.0), *BASE[2:]]
     branches(registered, BASE, ours, theirs)
@@ -141,9 +141,7 @@ def test_git_merges_every_file_format_of_a_cache(git: Git, path: str) -> None:
     assert entries_of(path) == {entry(1, 16, 8.0), *BASE[1:], entry(2), entry(3)}
 
 
-def test_if_a_cache_has_an_unknown_field_git_merge_reports_a_conflict(
-    registered: Git, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_cache_with_an_unknown_field_gives_a_merge_conflict(registered: Git, monkeypatch: pytest.MonkeyPatch) -> None:
     """A branch has an unknown field, so git reports a conflict with markers.
 
     A run that reads the file names a remedy.
@@ -168,7 +166,7 @@ def test_if_a_cache_has_an_unknown_field_git_merge_reports_a_conflict(
     assert registered("ls-files", "--unmerged").stdout, "markers are not added"
 
 
-def test_running_git_setup_then_git_checkout_merge_resolves_a_cache_conflict(git: Git) -> None:
+def test_git_setup_then_checkout_merge_resolves_a_cache_conflict(git: Git) -> None:
     """Without the driver, git merges lines and reports a conflict.
 
     After git-setup, `git checkout --merge` resolves the conflict.
@@ -186,7 +184,7 @@ def test_running_git_setup_then_git_checkout_merge_resolves_a_cache_conflict(git
     assert entries_of() == {*BASE[2:], entry(5, 16, 8.0)}
 
 
-def test_without_the_installed_merge_driver_git_merges_a_cache_line_by_line(registered: Git) -> None:
+def test_without_the_merge_driver_git_merges_caches_line_by_line(registered: Git) -> None:
     """The command is no longer installed. Git merges lines and shows plain text."""
     for name in ("merge.pytest-autotune.driver", "diff.pytest-autotune.textconv"):
         value = registered("config", name).stdout.strip()
@@ -253,9 +251,10 @@ def test_git_setup_warns_of_a_path_that_does_not_exist(git: Git, capsys: pytest.
     )
 
 
-def test_git_setup_global_in_a_subfolder_edits_gitconfig_and_gitattributes(
+def test_git_setup_global_edits_gitconfig_and_gitattributes(
     git: Git, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """The command starts in a subfolder."""
     Path("tests").mkdir()
     monkeypatch.chdir("tests")
 
@@ -281,7 +280,7 @@ def test_git_setup_refuses_a_path_outside_the_repository(
     assert not Path(".gitattributes").exists()
 
 
-def test_git_setup_refuses_a_gitattributes_link_and_a_path_with_a_line_break(
+def test_setup_refuses_a_gitattributes_link_and_a_multiline_path(
     git: Git, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     """A .gitattributes that is a link stays as it is. A name with characters of a shell is quoted."""
@@ -305,7 +304,7 @@ def test_git_setup_refuses_a_gitattributes_link_and_a_path_with_a_line_break(
 
 
 @pytest.mark.parametrize("empty", ["ours", "theirs"])
-def test_git_merge_fails_if_the_cache_file_of_one_branch_is_empty(
+def test_merge_fails_if_the_cache_file_of_one_branch_is_empty(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, empty: str
 ) -> None:
     """An empty file does not mean that a branch removed all entries. Our file stays as it is."""

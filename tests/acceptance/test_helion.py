@@ -131,7 +131,7 @@ def helion_suite(serial_suite: Suite) -> HelionSuite:
     return suite
 
 
-def test_loading_the_cache_of_a_helion_suite_gives_only_hits_and_no_tuning(helion_suite: HelionSuite) -> None:
+def test_loading_the_cache_of_a_helion_suite_gives_only_hits(helion_suite: HelionSuite) -> None:
     dumped = helion_suite.dump()
     measured = len(helion_suite.tunings)
     loaded = helion_suite.report("--autotune-load=cache.textproto", "--autotune-max-misses=0")
@@ -142,7 +142,7 @@ def test_loading_the_cache_of_a_helion_suite_gives_only_hits_and_no_tuning(helio
     assert {name: count for name, count in loaded["counts"].items() if count} == {"hit": 2}
 
 
-def test_editing_a_helper_of_a_helion_kernel_makes_its_entry_stale(helion_suite: HelionSuite) -> None:
+def test_editing_a_helper_of_a_kernel_makes_its_entry_stale(helion_suite: HelionSuite) -> None:
     helion_suite.dump()
     helion_suite.write_kernels(KERNELS.replace("return x + y", "return y + x"))
 
@@ -154,14 +154,14 @@ def test_editing_a_helper_of_a_helion_kernel_makes_its_entry_stale(helion_suite:
     assert rows["kernels.double"]["outcome"] == "hit"
 
 
-def test_the_cache_has_a_list_of_a_helion_config_as_readable_json(helion_suite: HelionSuite) -> None:
+def test_a_list_in_a_helion_config_is_readable_json_in_the_cache(helion_suite: HelionSuite) -> None:
     helion_suite.dump("-kadd")
 
     assert 'params { name: "block_sizes" text: "[64]" type: "json" }' in helion_suite.cache.read_text()
 
 
 @pytest.mark.skipif(HAS_HELION, reason="changes the toy")
-def test_a_helion_with_a_changed_signature_tunes_without_the_plugin(helion_suite: HelionSuite) -> None:
+def test_helion_with_a_new_signature_tunes_without_the_plugin(helion_suite: HelionSuite) -> None:
     changed = "\nfrom helion.autotuner.base_search import BaseSearch\nBaseSearch.autotune = lambda self: None\n"
     conftest = helion_suite.folder / "conftest.py"
     conftest.write_text(conftest.read_text() + changed)

@@ -58,7 +58,7 @@ def add_hook(suite: Suite, kind: str) -> None:
 
 
 @pytest.mark.parametrize(("kind", "gate"), list_hooks_and_gates())
-def test_without_a_gpu_the_gate_fails_even_if_a_hook_deselects_tests(
+def test_without_a_gpu_the_gate_fails_if_a_hook_deselects_tests(
     two_devices: Suite, monkeypatch: pytest.MonkeyPatch, kind: str, gate: str
 ) -> None:
     monkeypatch.setattr(devices, "has_visible_gpu", bool)
@@ -81,7 +81,7 @@ def test_without_a_gpu_the_gate_fails_even_if_a_hook_deselects_tests(
 
 
 @pytest.mark.parametrize("kind", sorted(STOPPING))
-def test_the_gate_fails_if_a_hook_of_another_plugin_prevents_all_tests(
+def test_the_gate_fails_if_a_hook_of_a_plugin_prevents_all_tests(
     two_devices: Suite, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     monkeypatch.setattr(devices, "has_visible_gpu", lambda: True)
@@ -116,7 +116,7 @@ def test_with_a_gpu_the_gate_passes_if_a_hook_deselects_tests(
         (["--deselect=test_b.py::test_b[1]"], 0),
     ],
 )
-def test_without_a_gpu_the_gate_passes_only_runs_of_selected_files_or_tests(
+def test_without_a_gpu_the_gate_fails_a_folder_but_passes_a_file(
     two_devices: Suite, monkeypatch: pytest.MonkeyPatch, options: list[str], status: int
 ) -> None:
     """CI systems run ``pytest tests/`` as the whole suite. A user who names a file may have chosen tests of the CPU."""
@@ -134,7 +134,7 @@ def test_without_a_gpu_the_gate_passes_only_runs_of_selected_files_or_tests(
 
 
 @pytest.mark.parametrize("ignore", ["toy:lib.b", "toy:*b"])
-def test_without_a_gpu_the_gate_passes_if_autotune_ignore_has_the_gpu_kernel(
+def test_without_a_gpu_the_gate_passes_if_kernels_are_ignored(
     two_devices: Suite, monkeypatch: pytest.MonkeyPatch, ignore: str
 ) -> None:
     monkeypatch.setattr(devices, "has_visible_gpu", bool)
@@ -186,6 +186,6 @@ def test_the_gate_names_the_gpu_type_that_has_no_entries(
     assert f"FAILED: {message}" in capsys.readouterr().out
 
 
-def test_the_gate_passes_options_that_run_no_test_such_as_fixtures(two_devices: Suite) -> None:
+def test_the_gate_passes_options_like_fixtures_that_run_no_test(two_devices: Suite) -> None:
     for option in ("--fixtures", "--markers", "--collect-only", "--cache-show", "--version"):
         assert two_devices.load("--autotune-max-misses=0", option).ret == 0

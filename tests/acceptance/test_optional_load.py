@@ -21,7 +21,7 @@ def without_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("gate", GATES)
-def test_the_gate_passes_with_a_line_if_an_optional_cache_does_not_exist(suite: Suite, section, gate: str) -> None:
+def test_a_missing_optional_cache_passes_the_gate_with_a_line(suite: Suite, section, gate: str) -> None:
     result = suite.write().run(OPTIONAL, gate)
 
     assert result.ret == 0
@@ -34,7 +34,7 @@ def test_the_gate_passes_with_a_line_if_an_optional_cache_does_not_exist(suite: 
     assert "not checked" in lines[0]
 
 
-def test_a_run_without_a_gate_prints_a_line_if_an_optional_cache_is_missing(suite: Suite, section) -> None:
+def test_without_a_gate_a_missing_optional_cache_prints_a_line(suite: Suite, section) -> None:
     result = suite.write().run(OPTIONAL)
 
     assert result.ret == 0
@@ -43,7 +43,7 @@ def test_a_run_without_a_gate_prints_a_line_if_an_optional_cache_is_missing(suit
     )
 
 
-def test_a_load_path_marked_optional_works_in_the_ini_file_and_in_addopts(
+def test_optional_caches_work_in_the_ini_file_and_in_addopts(
     serial_suite: Suite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     serial_suite.write().pytester.makeini("[pytest]\nautotune_load = cache.textproto?optional\n")
@@ -76,10 +76,8 @@ def test_without_a_gpu_the_gate_passes_if_the_cache_is_optional(
     assert serial_suite.load(gate).ret == pytest.ExitCode.TESTS_FAILED, "the same cache, not optional"
 
 
-def test_with_a_gpu_even_an_optional_cache_fails_the_gate_if_all_tests_skip(
-    serial_suite: Suite, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Only what is absent is an excuse."""
+def test_with_a_gpu_the_gate_fails_if_all_tests_skip(serial_suite: Suite, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The cache is optional, but only what is absent is an excuse."""
     monkeypatch.setattr(devices, "has_visible_gpu", lambda: True)
     serial_suite.write().prepare_dump()
     (serial_suite.folder / "test_lib.py").write_text(SKIPPED)
@@ -88,7 +86,7 @@ def test_with_a_gpu_even_an_optional_cache_fails_the_gate_if_all_tests_skip(
 
 
 @pytest.mark.parametrize("gate", GATES)
-def test_the_gate_passes_if_the_tuner_of_an_optional_cache_cannot_be_patched(suite: Suite, section, gate: str) -> None:
+def test_gate_passes_an_optional_cache_of_an_unpatchable_tuner(suite: Suite, section, gate: str) -> None:
     suite.write().serial.prepare_dump()
 
     result = suite.run(OPTIONAL, gate, TOY_UNKNOWN="1")
@@ -98,7 +96,7 @@ def test_the_gate_passes_if_the_tuner_of_an_optional_cache_cannot_be_patched(sui
     assert [line for line in section(result) if line.endswith(reason)]
 
 
-def test_the_gate_passes_if_the_adapter_of_an_optional_cache_is_missing(serial_suite: Suite, section) -> None:
+def test_the_gate_passes_if_an_optional_cache_lacks_its_adapter(serial_suite: Suite, section) -> None:
     serial_suite.write().prepare_dump()
     text = serial_suite.cache.read_text().replace('tuner: "toy"', 'tuner: "gone"')
     serial_suite.cache.write_text(text)
@@ -119,7 +117,7 @@ def test_a_miss_in_an_existing_optional_cache_fails_the_gate(suite: Suite) -> No
     assert suite.run(OPTIONAL, "--autotune-max-misses=0").ret == pytest.ExitCode.TESTS_FAILED
 
 
-def test_a_missing_optional_cache_does_not_hide_misses_from_the_gate(serial_suite: Suite, section) -> None:
+def test_a_missing_optional_cache_hides_no_misses_from_the_gate(serial_suite: Suite, section) -> None:
     serial_suite.write().prepare_dump()
 
     result = serial_suite.load("--autotune-load=other.textproto?optional", "--autotune-max-misses=0")
@@ -147,7 +145,7 @@ def test_a_damaged_optional_cache_is_a_usage_error(serial_suite: Suite) -> None:
     assert serial_suite.run(OPTIONAL).ret == pytest.ExitCode.USAGE_ERROR
 
 
-def test_the_gate_command_passes_if_at_least_one_process_used_the_cache(
+def test_gate_command_passes_if_any_process_used_the_cache(
     without_gpu: None, serial_suite: Suite, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("AUTOTUNE_RUN_ID", raising=False)

@@ -56,7 +56,7 @@ def planted_wrong_candidate_is_found(suite: Suite) -> None:
 
 
 @pytest.mark.usefixtures("forget_choices")
-def test_a_sweep_under_the_triton_interpreter_finds_a_wrong_candidate(
+def test_a_sweep_under_the_interpreter_finds_a_wrong_candidate(
     serial_suite: Suite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The kernel runs on Triton's interpreter."""

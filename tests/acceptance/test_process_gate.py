@@ -81,7 +81,7 @@ def gate(serial_suite: Suite, capsys: pytest.CaptureFixture[str], monkeypatch: p
     return Gate(serial_suite, capsys)
 
 
-def test_a_process_report_has_the_ci_run_id_the_test_counts_and_a_cache_hash(gate: Gate) -> None:
+def test_a_report_has_the_ci_run_id_test_counts_and_cache_hash(gate: Gate) -> None:
     gate.run_parts(AUTOTUNE_RUN_ID="7", GITHUB_RUN_ATTEMPT="2", GITHUB_JOB="gpu")
 
     reports = list(gate.reports.values())
@@ -127,7 +127,7 @@ def test_a_pytest_run_inside_a_test_writes_no_process_report(gate: Gate) -> None
     assert not gate.reports
 
 
-def test_the_xdist_workers_of_a_run_write_a_single_report_together(suite: Suite) -> None:
+def test_the_xdist_workers_of_a_run_write_a_single_report(suite: Suite) -> None:
     suite.write().serial.prepare_dump()
 
     suite.load(REPORTS)
@@ -159,7 +159,7 @@ def test_gate_command_overwrites_its_junit_and_markdown_files(gate: Gate) -> Non
 
 @pytest.mark.parametrize("option", ["--junit=", "--markdown="])
 @pytest.mark.parametrize("name", ["cache.textproto", "README.md", "junit.xml", "linked.md", "empty.textproto"])
-def test_the_gate_command_refuses_to_overwrite_a_cache_or_a_user_file(gate: Gate, option: str, name: str) -> None:
+def test_gate_command_overwrites_no_cache_and_no_user_file(gate: Gate, option: str, name: str) -> None:
     """The file is a cache of the gate, also through a link, or a file of the user. The gate writes nothing."""
     gate.run_parts()
     folder = gate.suite.folder
@@ -195,7 +195,7 @@ def test_a_problem_that_two_processes_miss_counts_as_one_miss(gate: Gate) -> Non
     assert [child.tag for child in case] == ["failure"]
 
 
-def test_the_gate_command_fails_if_a_problem_is_stale_in_just_one_process(gate: Gate) -> None:
+def test_gate_command_fails_if_a_problem_is_stale_in_one_process(gate: Gate) -> None:
     test = gate.suite.folder / "test_b.py"
     test.write_text(test.read_text() + "\ndef test_stale(tune): tune('lib.a', M=0, source='two')\n")
     gate.run_parts()
@@ -204,7 +204,7 @@ def test_the_gate_command_fails_if_a_problem_is_stale_in_just_one_process(gate: 
     assert any(line.startswith("STALE ") and "lib.a (M=0)" in line for line in gate.lines)
 
 
-def test_gate_command_with_fail_on_unused_fails_for_an_unused_entry(gate: Gate) -> None:
+def test_option_fail_on_unused_fails_if_no_process_used_an_entry(gate: Gate) -> None:
     (gate.suite.folder / "test_a.py").write_text(OPS.format(name="a", count=1))
     gate.run_parts()
 
@@ -227,7 +227,7 @@ def test_the_gate_command_checks_no_unused_entry_if_a_test_skips(gate: Gate) -> 
     assert any(line.startswith("unused autotune cache entries were not checked: ") for line in gate.lines)
 
 
-def test_gate_command_fails_if_the_report_count_differs_from_option_expect(gate: Gate) -> None:
+def test_gate_fails_if_report_count_differs_from_option_expect(gate: Gate) -> None:
     gate.run_parts("test_a.py", "test_b.py")
 
     assert gate.judge("--expect=3") == 1
@@ -237,7 +237,7 @@ def test_gate_command_fails_if_the_report_count_differs_from_option_expect(gate:
     assert f"FAILED: {line}" in gate.lines
 
 
-def test_gate_command_warns_if_two_reports_are_of_the_same_pytest_command(gate: Gate) -> None:
+def test_gate_warns_if_two_reports_are_of_the_same_command(gate: Gate) -> None:
     """Without a run id, a report of an earlier run looks like a report of this run."""
     gate.run_parts("test_a.py", "test_b.py", "test_b.py")
 
@@ -338,7 +338,7 @@ def test_gate_command_fails_for_a_report_field_of_a_wrong_type(gate: Gate, damag
         ),
     ],
 )
-def test_the_gate_command_fails_if_reports_have_different_ci_run_ids(
+def test_gate_command_fails_if_reports_have_different_ci_run_ids(
     gate: Gate,
     monkeypatch: pytest.MonkeyPatch,
     usual_id: str,
@@ -359,7 +359,7 @@ def test_the_gate_command_fails_if_reports_have_different_ci_run_ids(
     assert sorted(errors) == judged_errors
 
 
-def test_gate_command_fails_if_a_process_loaded_a_cache_not_on_its_command_line(gate: Gate) -> None:
+def test_gate_fails_if_a_process_loaded_a_cache_not_passed_to_it(gate: Gate) -> None:
     (gate.suite.folder / "other.textproto").write_bytes(gate.suite.cache.read_bytes() + b"\n")
     gate.suite.load(REPORTS, "--autotune-load=other.textproto")
 
@@ -373,7 +373,7 @@ def test_gate_command_fails_if_a_process_loaded_a_cache_not_on_its_command_line(
     assert gate.judge("--expect=1", caches=("cache.textproto", "other.textproto")) == 0
 
 
-def test_gate_command_fails_if_pytest_refused_the_arguments_of_a_process(gate: Gate) -> None:
+def test_gate_command_fails_if_a_process_had_a_usage_error(gate: Gate) -> None:
     gate.suite.load(REPORTS, "nowhere.py")
 
     assert gate.judge("--expect=1") == 1
@@ -394,7 +394,7 @@ def test_gate_command_fails_if_the_cache_changed_between_runs(gate: Gate) -> Non
     assert all(line.endswith("(remove old reports, and use one commit for all jobs)") for line in errors)
 
 
-def test_gate_command_does_not_compare_a_miss_with_an_entry_added_afterwards(gate: Gate) -> None:
+def test_a_miss_is_not_compared_with_an_entry_added_afterwards(gate: Gate) -> None:
     (gate.suite.folder / "test_a.py").write_text(OPS.format(name="a", count=3))
     gate.run_parts("test_a.py")
     gate.suite.load("--autotune-update=all", "test_a.py")
@@ -404,7 +404,7 @@ def test_gate_command_does_not_compare_a_miss_with_an_entry_added_afterwards(gat
     assert miss.endswith("toy:lib.a (M=2): no entry")
 
 
-def test_gate_command_accepts_processes_that_load_different_caches(gate: Gate) -> None:
+def test_gate_command_accepts_processes_with_different_caches(gate: Gate) -> None:
     (gate.suite.folder / "test_d.py").write_text(OPS.format(name="d", count=1))
     gate.suite.run("--autotune-dump=other.textproto", "test_d.py")
     gate.run_parts()
@@ -432,7 +432,7 @@ def test_a_ci_retry_replaces_the_report_of_the_failed_attempt(gate: Gate) -> Non
     assert gate.judge("--expect=3", "--fail-on-unused") == 0
 
 
-def test_a_ci_retry_of_a_shard_that_an_environment_variable_selects(gate: Gate) -> None:
+def test_a_ci_retry_passes_if_a_variable_selects_the_shard(gate: Gate) -> None:
     """The commands of the shards are equal. The folders of their reports stand only in ``PYTEST_ADDOPTS``."""
     for attempt, shard in ((1, 1), (1, 2), (2, 2), (3, 1)):
         addopts = f"--autotune-report=reports/{shard}/"
@@ -449,7 +449,7 @@ def test_a_ci_retry_of_all_shards_may_have_folders_of_its_own(gate: Gate) -> Non
     assert gate.judge("--expect=2") == 0, gate.lines
 
 
-def test_a_ci_retry_fails_the_gate_if_two_jobs_run_the_same_pytest_command(gate: Gate) -> None:
+def test_a_retry_fails_the_gate_if_two_jobs_run_the_same_command(gate: Gate) -> None:
     """Shards that environment variables select have one command, so the gate cannot know which shard was repeated."""
     gate.run_parts("test_a.py", "test_a.py", GITHUB_RUN_ID="7", GITHUB_RUN_ATTEMPT="1")
     gate.run_parts("test_a.py", GITHUB_RUN_ID="7", GITHUB_RUN_ATTEMPT="2")
@@ -484,7 +484,7 @@ def test_gate_command_fails_if_gpu_tests_skip_and_cpu_tests_run(gate: Gate) -> N
     )
 
 
-def test_gate_command_passes_if_tests_ran_on_one_of_two_gpu_types_of_the_cache(gate: Gate) -> None:
+def test_gate_command_passes_on_one_gpu_type_of_a_two_gpu_cache(gate: Gate) -> None:
     gate.suite.run("--autotune-load=cache.textproto", "--autotune-update", TOY_DEVICE="Other GPU")
     (gate.suite.folder / "test_c.py").write_text(SKIPPED.format(name="c"))
     gate.run_parts()
@@ -492,9 +492,7 @@ def test_gate_command_passes_if_tests_ran_on_one_of_two_gpu_types_of_the_cache(g
     assert gate.judge("--expect=3") == 0
 
 
-def test_entries_of_a_gpu_on_which_only_some_tests_ran_are_not_called_unused(
-    gate: Gate, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_no_entry_is_unused_if_its_gpu_ran_only_some_tests(gate: Gate, capsys: pytest.CaptureFixture[str]) -> None:
     """The tests ran on the other GPU type, so they may ask for the entries in another run."""
     gate.suite.run("--autotune-load=cache.textproto", "--autotune-update", TOY_DEVICE="Other GPU")
     before = gate.suite.cache.read_bytes()
@@ -514,9 +512,7 @@ def test_entries_of_a_gpu_on_which_only_some_tests_ran_are_not_called_unused(
     assert removed == ["UNUSED toy:lib.a (M=1): no test used this entry"] * 2
 
 
-def test_gate_command_checks_no_unused_entries_if_a_process_had_no_gpu(
-    gate: Gate, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unused_entries_are_not_checked_if_a_process_had_no_gpu(gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
     """The tests of that process may need the entries that no other process looked up."""
     monkeypatch.setattr(devices, "has_visible_gpu", bool)
     for part in ("test_a.py", "test_b.py"):
@@ -536,7 +532,7 @@ def test_gate_command_checks_no_unused_entries_if_a_process_had_no_gpu(
 
 
 @pytest.mark.parametrize("query", ["", "?optional"])
-def test_a_skipped_test_fails_gate_command_unless_the_cache_is_optional(gate: Gate, query: str) -> None:
+def test_skipped_tests_fail_the_gate_unless_a_cache_is_optional(gate: Gate, query: str) -> None:
     """The verdict is the one of a single process."""
     gate.suite.run("--autotune-load=cache.textproto", "--autotune-update", TOY_DEVICE="CPU")
     (gate.suite.folder / "test_c.py").write_text(SKIPPED.format(name="c"))
@@ -548,7 +544,7 @@ def test_a_skipped_test_fails_gate_command_unless_the_cache_is_optional(gate: Ga
     assert gate.judge("--expect=1") == result.ret
 
 
-def test_after_a_partial_run_gate_command_says_how_to_prune_unused_entries(gate: Gate) -> None:
+def test_after_a_partial_run_the_gate_prints_the_prune_command(gate: Gate) -> None:
     """--autotune-update=prune drops nothing in a process that runs a part of the suite."""
     gate.run_parts("test_a.py")
     test = gate.suite.folder / "test_a.py"
@@ -570,7 +566,7 @@ def test_the_gate_command_fails_if_no_process_called_a_kernel(gate: Gate) -> Non
     assert gate.lines[-1] == "FAILED: no process called an autotuned kernel (3 passed)"
 
 
-def test_gate_command_fails_if_a_tuner_ran_without_the_plugin_in_a_process(gate: Gate) -> None:
+def test_gate_command_fails_if_a_tuner_ran_without_the_plugin(gate: Gate) -> None:
     gate.run_parts("test_a.py", "test_b.py")
     gate.run_parts("test_c.py", TOY_UNKNOWN="1")
     assert gate.judge("--expect=3") == 1
@@ -595,7 +591,7 @@ def test_the_gate_command_fails_if_a_process_updated_the_cache(gate: Gate) -> No
 
 
 @pytest.mark.parametrize("fails", [False, True])
-def test_the_gate_command_fails_if_a_call_of_pytest_exit_ended_a_process(gate: Gate, fails: bool) -> None:
+def test_gate_command_fails_if_pytest_exit_ended_a_process(gate: Gate, fails: bool) -> None:
     test = gate.suite.folder / "test_c.py"
     end = f"\ndef test_end():\n    assert {not fails}\ndef test_exit(): pytest.exit('x', returncode=0)\n"
     test.write_text(test.read_text() + end + "def test_never(): pass\n")
@@ -606,7 +602,7 @@ def test_the_gate_command_fails_if_a_call_of_pytest_exit_ended_a_process(gate: G
     assert gate.lines[-1] == f"FAILED: {path}: 2 of 5 tests did not run"
 
 
-def test_the_gate_command_passes_if_option_x_stopped_a_process_early(gate: Gate) -> None:
+def test_gate_command_passes_if_option_x_stopped_a_process_early(gate: Gate) -> None:
     test = gate.suite.folder / "test_c.py"
     test.write_text(test.read_text() + "\ndef test_fails(): assert 0\ndef test_never(): pass\n")
     gate.run_parts("test_a.py", "test_b.py")
@@ -615,7 +611,7 @@ def test_the_gate_command_passes_if_option_x_stopped_a_process_early(gate: Gate)
     assert gate.judge("--expect=3") == 0
 
 
-def test_the_gate_command_fails_if_an_option_excludes_a_tuner_in_one_process(gate: Gate) -> None:
+def test_gate_command_fails_if_one_process_excludes_a_tuner(gate: Gate) -> None:
     """The process itself is red. The other processes name all tuners."""
     gate.run_parts("test_a.py", "test_b.py")
     gate.suite.load(REPORTS, "test_c.py", "--autotune-tuners=triton")
@@ -635,7 +631,7 @@ def test_the_gate_command_fails_if_an_option_excludes_a_tuner_in_one_process(gat
     assert gate.judge("--expect=3") == 0
 
 
-def test_the_gate_command_adds_up_the_slower_choices_of_all_processes(gate: Gate) -> None:
+def test_gate_command_adds_up_slower_choices_of_all_processes(gate: Gate) -> None:
     gate.run_parts()
     assert gate.judge("--max-drift=0") == 1
     assert "--max-drift: no process ran with --autotune-verify" in gate.lines[-1]
@@ -649,7 +645,7 @@ def test_the_gate_command_adds_up_the_slower_choices_of_all_processes(gate: Gate
     assert gate.lines[-1] == "FAILED: too many autotune choices are slower than another candidate: 2, at most 1 allowed"
 
 
-def test_gate_command_lists_the_processes_that_ran_without_option_verify(gate: Gate) -> None:
+def test_gate_command_lists_processes_without_option_verify(gate: Gate) -> None:
     gate.suite.load(REPORTS, "--autotune-verify=all", "test_a.py")
     gate.suite.load(REPORTS, "test_b.py")
 
@@ -673,9 +669,7 @@ def test_gate_command_lists_the_processes_that_ran_without_option_verify(gate: G
     ],
     ids=["number", "problem", "part", "list"],
 )
-def test_the_gate_command_fails_if_a_report_has_damaged_verify_results(
-    gate: Gate, edit: Callable[[dict[str, Any]], object]
-) -> None:
+def test_gate_command_fails_if_verify_results_are_damaged(gate: Gate, edit: Callable[[dict[str, Any]], object]) -> None:
     gate.suite.load(REPORTS, "--autotune-verify=all", "test_a.py")
     gate.edit_report("test_a.py", lambda report: edit(report["process"]))
 
@@ -684,9 +678,7 @@ def test_the_gate_command_fails_if_a_report_has_damaged_verify_results(
     assert any(line.startswith(f"FAILED: {path}: is ") and "damaged (" in line for line in gate.lines)
 
 
-def test_gate_command_uses_the_default_of_an_option_that_a_report_lacks(
-    gate: Gate, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_gate_uses_the_default_of_an_option_a_report_lacks(gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
     gate.suite.load(REPORTS, "--autotune-verify=all", "test_a.py")
     make = verify.make
     order = Option("verify_order", "word", "", "random|sorted", "random", only="ini")
@@ -703,13 +695,11 @@ def test_gate_command_uses_the_default_of_an_option_that_a_report_lacks(
 
 
 @pytest.mark.parametrize("option", [option for row in MODES for option in row.options if option.kind != "paths"])
-def test_gate_command_and_pytest_agree_on_the_default_of_each_option(option: Option) -> None:
+def test_gate_command_and_pytest_have_the_same_option_defaults(option: Option) -> None:
     assert find_unset_value(option) == READERS[option.kind](None, option)
 
 
-def test_prune_command_refuses_a_folder_of_reports_without_option_expect(
-    gate: Gate, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_prune_refuses_a_reports_folder_without_option_expect(gate: Gate, capsys: pytest.CaptureFixture[str]) -> None:
     (gate.suite.folder / "test_a.py").write_text(OPS.format(name="a", count=1))
     gate.run_parts()
     prune = ["prune", "cache.textproto", "--reports=reports/", "--dry-run", "--exit-code"]
@@ -741,9 +731,7 @@ def remove_tests_of_kernel(gate: Gate) -> None:
     gate.run_parts()
 
 
-def test_the_prune_command_that_the_gate_prints_drops_the_unused_entries(
-    gate: Gate, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_printed_prune_command_drops_the_unused_entries(gate: Gate, capsys: pytest.CaptureFixture[str]) -> None:
     remove_tests_of_kernel(gate)
     assert gate.judge("--expect=3", "--fail-on-unused") == 1
     unused = [line.split(": ")[0] for line in gate.lines if line.startswith("UNUSED ")]
@@ -766,7 +754,7 @@ def test_the_prune_command_that_the_gate_prints_drops_the_unused_entries(
 
 
 @pytest.mark.parametrize("returncode", [None, 0])
-def test_prune_command_keeps_all_entries_if_a_process_ended_early(
+def test_prune_keeps_all_entries_if_a_process_ended_early(
     gate: Gate, capsys: pytest.CaptureFixture[str], returncode: int | None
 ) -> None:
     remove_tests_of_kernel(gate)
@@ -785,7 +773,7 @@ def test_prune_command_keeps_all_entries_if_a_process_ended_early(
     assert main(["prune", "cache.textproto", "--reports=reports/", "--expect=3"]) == 4
 
 
-def test_the_prune_command_keeps_entries_added_after_the_report_was_written(
+def test_prune_keeps_entries_added_after_the_report_was_written(
     serial_suite: Suite, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The report of a process does not have the entries that only a marker loaded. Each of them may be a newer one."""
@@ -822,9 +810,7 @@ def test_own(tune, m): tune("lib.own", M=m)
     ],
     ids=["tuners", "ignore", "marker"],
 )
-def test_entries_of_kernels_that_an_option_excludes_are_not_called_unused(
-    gate: Gate, options: list[str], mark: str
-) -> None:
+def test_entries_of_kernels_excluded_by_an_option_are_not_unused(gate: Gate, options: list[str], mark: str) -> None:
     """A process whose tests call a kernel without asking says nothing about the kernel's entries."""
     for number, name in enumerate("ab"):
         (gate.suite.folder / f"test_{name}.py").write_text(f"def test_{name}(tune): tune('lib.op', M={number})\n")
@@ -849,7 +835,7 @@ def test_invalid_limits_of_the_gate_command_are_usage_errors(gate: Gate, options
     assert len(gate.lines) == 1
 
 
-def test_gate_command_without_cache_or_reports_folder_is_a_usage_error(gate: Gate) -> None:
+def test_gate_without_cache_or_reports_folder_is_a_usage_error(gate: Gate) -> None:
     assert gate.judge() == 4
     (gate.suite.folder / "reports").mkdir()
     assert gate.judge(caches=("gone.textproto",)) == 4

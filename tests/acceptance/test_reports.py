@@ -78,7 +78,7 @@ def changed(suite: Suite) -> Suite:
     return suite
 
 
-def test_the_json_report_fits_its_schema_and_has_the_counts_of_junit_xml(changed: Suite) -> None:
+def test_a_json_report_fits_its_schema_and_agrees_with_junit_xml(changed: Suite) -> None:
     """The counts agree with the rows and with the properties in junit.xml."""
     options = ["--autotune-dump=new.textproto", "--junitxml=junit.xml"]
     report = changed.report("--autotune-load=cache.textproto", *options)
@@ -120,14 +120,14 @@ def test_the_json_report_describes_a_miss_and_the_gate_verdict(changed: Suite) -
     assert report["dump"] is None
 
 
-def test_the_json_report_of_a_run_without_a_load_lists_tuned_problems(suite: Suite) -> None:
+def test_a_report_of_a_run_without_a_load_lists_tuned_problems(suite: Suite) -> None:
     report = suite.write().report()
 
     assert report["counts"]["tuned"] == len(suite.tunings) == 4
     assert {row["outcome"] for row in report["lookups"]} == {None}
 
 
-def test_two_report_options_write_two_files_and_create_missing_folders(serial_suite: Suite) -> None:
+def test_two_report_options_write_two_files_into_new_folders(serial_suite: Suite) -> None:
     serial_suite.write().run("--autotune-report=a.json", "--autotune-report=out/deep/b.json")
 
     first = (serial_suite.folder / "a.json").read_text()
@@ -175,7 +175,7 @@ def test_a_report_that_cannot_be_written_fails_the_run(serial_suite: Suite, args
     result.stdout.no_fnmatch_line("*Traceback*")
 
 
-def test_a_report_never_overwrites_a_cache_that_the_same_run_wrote(serial_suite: Suite) -> None:
+def test_a_report_overwrites_no_cache_that_the_same_run_wrote(serial_suite: Suite) -> None:
     marked = "import pytest\n@pytest.mark.autotune_cache(load='own.json')\ndef test_op(tune): tune('lib.op')"
     suite = serial_suite.write(test_op=marked)
 
@@ -186,7 +186,7 @@ def test_a_report_never_overwrites_a_cache_that_the_same_run_wrote(serial_suite:
     assert any("own.json: exists and is not a report" in line for line in result.outlines)
 
 
-def test_without_autotune_options_junit_xml_does_not_mention_the_plugin(serial_suite: Suite) -> None:
+def test_without_options_junit_xml_does_not_mention_the_plugin(serial_suite: Suite) -> None:
     serial_suite.write().run("--junitxml=junit.xml")
 
     assert "autotune" not in (serial_suite.folder / "junit.xml").read_text()

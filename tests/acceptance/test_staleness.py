@@ -51,7 +51,7 @@ def test_the_row_of_a_miss_or_stale_problem_names_what_changed(
     assert line.endswith(f": {row['reason']}")
 
 
-def test_on_a_new_gpu_the_summary_names_the_gpu_that_was_tuned_and_this_gpu(suite: Suite) -> None:
+def test_on_a_new_gpu_the_summary_names_the_old_and_the_new_gpu(suite: Suite) -> None:
     suite.write(test_op=ask("M=1")).serial.prepare_dump(TOY_DEVICE="Old GPU")
 
     result = suite.load(TOY_DEVICE="New GPU")
@@ -65,7 +65,7 @@ def test_on_a_new_gpu_the_summary_names_the_gpu_that_was_tuned_and_this_gpu(suit
     assert suite.tunings == ["lib.op [('M', 1)]"]
 
 
-def test_misses_on_a_new_gpu_are_one_row_unless_the_run_is_verbose(suite: Suite, section) -> None:
+def test_misses_on_a_new_gpu_are_one_row_unless_a_run_is_verbose(suite: Suite, section) -> None:
     suite.write().serial.prepare_dump(TOY_DEVICE="Old GPU")
     suite.pytester.makepyfile(test_more="def test_more(tune): tune('lib.more')")
 
@@ -77,7 +77,7 @@ def test_misses_on_a_new_gpu_are_one_row_unless_the_run_is_verbose(suite: Suite,
     assert len(rows(section(suite.load("-v", TOY_DEVICE="New GPU")))) == 5
 
 
-def test_all_misses_of_a_tuner_that_has_no_entries_are_one_summary_row(serial_suite: Suite, section) -> None:
+def test_misses_of_a_tuner_without_entries_are_one_summary_row(serial_suite: Suite, section) -> None:
     serial_suite.write(test_op=ask("tuner='other'")).prepare_dump()
     serial_suite.write()
 
@@ -91,7 +91,7 @@ def test_misses_get_one_row_each_if_the_gpu_has_at_least_one_hit(serial_suite: S
     assert len(rows(section(serial_suite.load(TOY_DEVICE="New GPU")))) == 3
 
 
-def test_entries_tuned_with_an_older_library_version_are_hits_with_a_hint(suite: Suite, section) -> None:
+def test_entries_of_an_old_library_version_are_hits_with_a_hint(suite: Suite, section) -> None:
     suite.write().serial.prepare_dump(TOY_ENVIRONMENT="toy 0.9.3, cuda 11")
 
     result = suite.load("--autotune-max-misses=0")
@@ -102,7 +102,7 @@ def test_entries_tuned_with_an_older_library_version_are_hits_with_a_hint(suite:
     assert suite.tunings == []
 
 
-def test_entries_tuned_with_an_older_patch_version_are_hits_without_a_hint(serial_suite: Suite, section) -> None:
+def test_entries_of_an_old_patch_version_are_hits_without_a_hint(serial_suite: Suite, section) -> None:
     serial_suite.write(test_op=ask("environment='toy 1.0.3, cuda 11'")).prepare_dump()
     serial_suite.write(test_op=ask("environment='toy 1.0.4, cuda 12'"))
 
@@ -113,7 +113,7 @@ STALE = ask("M=1, times={'a': 5.0, 'b': 1.0}, source='two'").replace("in 'abc'",
 
 
 @pytest.mark.parametrize(("on_stale", "chosen"), [("tune", "b"), ("use", "a"), (None, "b")])
-def test_the_gate_counts_stale_problems_even_if_option_on_stale_is_use(
+def test_the_gate_counts_stale_problems_even_with_on_stale_use(
     suite: Suite, section, on_stale: str | None, chosen: str
 ) -> None:
     suite.write(test_op=ask("M=1")).serial.prepare_dump()
@@ -127,7 +127,7 @@ def test_the_gate_counts_stale_problems_even_if_option_on_stale_is_use(
     assert rows(section(result))[0].startswith("STALE")
 
 
-def test_autotune_on_stale_use_retunes_if_the_choice_is_no_longer_a_candidate(serial_suite: Suite) -> None:
+def test_option_on_stale_use_retunes_if_the_candidate_is_gone(serial_suite: Suite) -> None:
     serial_suite.write(test_op=ask("M=1")).prepare_dump()
     serial_suite.write(test_op=ask("M=1, times={'c': 1.0}"))
 
@@ -135,7 +135,7 @@ def test_autotune_on_stale_use_retunes_if_the_choice_is_no_longer_a_candidate(se
     assert len(serial_suite.tunings) == 1
 
 
-def test_autotune_on_stale_error_fails_only_the_tests_with_stale_entries(suite: Suite) -> None:
+def test_option_on_stale_error_fails_only_tests_of_stale_entries(suite: Suite) -> None:
     suite.write(test_op=ask("M=1")).serial.prepare_dump()
     suite.write(test_op=STALE, test_new="def test_new(tune): tune('lib.new')")
 
@@ -192,7 +192,7 @@ KINDS = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_autotune_on_miss_error_fails_the_run_even_if_a_test_catches_the_error(serial_suite: Suite, kind: str) -> None:
+def test_on_miss_error_fails_the_run_even_if_a_test_catches_it(serial_suite: Suite, kind: str) -> None:
     serial_suite.write(test_op=ask("M=1")).prepare_dump()
     text = SWALLOW.replace("KIND", KINDS[kind])
     # A failure that a test expects is one of its own making, not a cache's.
@@ -209,7 +209,7 @@ def test_autotune_on_miss_error_fails_the_run_even_if_a_test_catches_the_error(s
     result.stdout.no_fnmatch_line("*Traceback*")
 
 
-def test_autotune_on_miss_error_fails_tests_of_stale_or_uncacheable_problems(suite: Suite) -> None:
+def test_with_on_miss_error_a_stale_or_uncacheable_problem_fails(suite: Suite) -> None:
     far = suite.write(test_op=ask("")).folder / "far.textproto"
     suite.serial.run(f"--autotune-dump={far}", TOY_DEVICE="Far GPU")
     far.write_text(far.read_text().replace("lib.op", "lib.far"))
@@ -236,7 +236,7 @@ AS_SHOWN = "New GPU (toy, 4 multiprocessors) = Old GPU (toy, 4 multiprocessors)"
 
 
 @pytest.mark.parametrize("alias", ["New GPU = Old GPU", AS_SHOWN])
-def test_entries_of_the_old_gpu_are_hits_on_the_new_gpu_with_a_device_alias(suite: Suite, section, alias: str) -> None:
+def test_with_a_device_alias_entries_of_the_old_gpu_are_hits(suite: Suite, section, alias: str) -> None:
     suite.write().serial.prepare_dump(TOY_DEVICE="Old GPU")
     suite.pytester.makeini(f"[pytest]\nautotune_device_alias =\n    {alias}\n")
 
@@ -251,7 +251,7 @@ def test_entries_of_the_old_gpu_are_hits_on_the_new_gpu_with_a_device_alias(suit
     assert section(result) == [served, "4 hits"]
 
 
-def test_a_device_alias_works_between_two_gpus_with_the_same_name(suite: Suite, section) -> None:
+def test_a_device_alias_works_between_two_gpus_of_the_same_name(suite: Suite, section) -> None:
     suite.write().serial.prepare_dump()
     suite.pytester.makeini("[pytest]\nautotune_device_alias = Toy GPU = Toy GPU\n")
 
@@ -262,7 +262,7 @@ def test_a_device_alias_works_between_two_gpus_with_the_same_name(suite: Suite, 
     assert section(suite.load(TOY_MULTIPROCESSORS="7")) == [served, "4 hits"]
 
 
-def test_kernels_named_in_autotune_ignore_get_no_entry_and_no_summary_row(suite: Suite, section) -> None:
+def test_kernels_in_autotune_ignore_get_no_entry_and_no_row(suite: Suite, section) -> None:
     suite.pytester.makeini("[pytest]\nautotune_ignore =\n    toy:lib.soft*\n    other:*\n")
 
     suite.write().prepare_dump()
@@ -271,7 +271,7 @@ def test_kernels_named_in_autotune_ignore_get_no_entry_and_no_summary_row(suite:
     assert section(suite.load("--autotune-max-misses=0")) == ["3 hits"]
 
 
-def test_a_problem_that_is_stale_in_some_tests_and_a_hit_in_others_is_stale(suite: Suite) -> None:
+def test_a_problem_stale_in_one_test_and_hit_in_another_is_stale(suite: Suite) -> None:
     suite.write(test_op=ask("M=1")).serial.prepare_dump()
     asking = "".join(
         f"\ndef test_{number}(tune): tune('lib.op', M=1, source='{source}')"

@@ -33,7 +33,7 @@ def pick(seed: str, kernel: str, names: str, **key: int) -> str:
     return str(parse(seed).ordered(problem, candidates)[0].params[0].value)
 
 
-def test_a_sweep_seed_picks_the_same_candidates_with_and_without_workers(suite: Suite, section: Any) -> None:
+def test_a_seed_picks_the_same_candidates_with_and_without_xdist(suite: Suite, section: Any) -> None:
     """The sweep measures nothing. For a failed test it prints the candidate and the command to run it again."""
     suite.write(test_lib=SUITE)
     seed = next(seed for seed in "0123456789" if pick(seed, "lib.wrong", "right wrong", N=1) == "wrong")
@@ -61,7 +61,7 @@ def test_a_sweep_seed_picks_the_same_candidates_with_and_without_workers(suite: 
     ]
 
 
-def test_the_two_parts_of_a_sweep_run_both_candidates_of_each_problem(serial_suite: Suite) -> None:
+def test_two_sweep_parts_run_both_candidates_of_each_problem(serial_suite: Suite) -> None:
     """This holds for every problem of the suite."""
     serial_suite.write(test_lib=SUITE)
 
@@ -127,7 +127,7 @@ def test_a_sweep_whose_tests_were_all_skipped_passes_and_says_so(serial_suite: S
     ]
 
 
-def test_a_sweep_in_2_parts_says_that_3_candidates_need_a_third_part(serial_suite: Suite, section: Any) -> None:
+def test_a_sweep_in_2_parts_says_that_3_candidates_need_3_parts(serial_suite: Suite, section: Any) -> None:
     serial_suite.write(
         test_lib="""
         def test(tune):
@@ -143,7 +143,7 @@ def test_a_sweep_in_2_parts_says_that_3_candidates_need_a_third_part(serial_suit
     ]
 
 
-def test_a_sweep_ignores_the_load_path_of_the_ini_but_refuses_a_load_option(serial_suite: Suite) -> None:
+def test_a_sweep_ignores_the_ini_load_and_refuses_a_load_option(serial_suite: Suite) -> None:
     """A load, a dump or a limit on the command line is a usage error."""
     serial_suite.write(test_lib=SUITE)
     serial_suite.pytester.makeini("[pytest]\nautotune_load = none.pb\nautotune_max_misses = 0\n")
@@ -169,7 +169,7 @@ def test_the_rerun_command_of_a_sweep_repeats_the_failed_test(serial_suite: Suit
     again.stdout.fnmatch_lines(["toy:lib.wrong (N=1): config=wrong"])
 
 
-def test_a_sweep_also_undoes_the_candidate_that_it_set_for_the_last_test(serial_suite: Suite) -> None:
+def test_a_sweep_undoes_the_candidate_it_set_for_the_last_test(serial_suite: Suite) -> None:
     forgets = "def test(session): session.at_next_test(lambda: open('forgotten', 'w').close())"
     serial_suite.write(test_lib=forgets)
 

@@ -29,7 +29,7 @@ def unused(lines: list[str]) -> list[str]:
     return [line for line in lines if line.startswith("UNUSED")]
 
 
-def test_a_complete_run_lists_unused_entries_and_the_command_to_drop_them(suite: Suite, section) -> None:
+def test_a_complete_run_lists_unused_entries_and_how_to_prune(suite: Suite, section) -> None:
     lines = section(shrunk(suite).load())
 
     assert unused(lines) == ["UNUSED toy:lib.op (M=2): no test used this entry"]
@@ -61,7 +61,7 @@ def test_op(tune): tune("lib.op", M=1)
 """
 
 
-def test_a_proxy_in_a_test_module_does_not_stop_the_check_of_unused_entries(serial_suite: Suite, section) -> None:
+def test_unused_entries_are_found_despite_a_proxy_in_a_module(serial_suite: Suite, section) -> None:
     """The globals are a proxy without an object, and a class that pytest does not collect."""
     suite = serial_suite.write(test_op=ODD_GLOBALS)
     suite.prepare_dump()
@@ -73,7 +73,7 @@ def test_a_proxy_in_a_test_module_does_not_stop_the_check_of_unused_entries(seri
 
 
 @everywhere
-def test_running_the_suggested_update_with_prune_removes_the_unused_entry(suite: Suite) -> None:
+def test_the_suggested_prune_command_removes_the_unused_entry(suite: Suite) -> None:
     result = shrunk(suite).run(*PRUNE)
 
     assert entries(suite) == 2
@@ -81,7 +81,7 @@ def test_running_the_suggested_update_with_prune_removes_the_unused_entry(suite:
     result.stdout.fnmatch_lines(["2 hits; 2 entries written to cache.textproto: 2 unchanged, 1 removed"])
 
 
-def test_a_dump_keeps_unused_entries_and_lists_them_in_the_summary(serial_suite: Suite, section) -> None:
+def test_a_dump_keeps_unused_entries_and_lists_them(serial_suite: Suite, section) -> None:
     lines = section(shrunk(serial_suite).dump())
 
     assert unused(lines) == ["UNUSED toy:lib.op (M=2): no test used this entry"]
@@ -97,9 +97,7 @@ KEPT = {
 
 
 @pytest.mark.parametrize("case", KEPT)
-def test_an_entry_of_a_gpu_or_tuner_that_this_run_lacks_is_never_called_unused(
-    serial_suite: Suite, section, case: str
-) -> None:
+def test_an_entry_of_a_gpu_or_tuner_the_run_lacks_is_not_unused(serial_suite: Suite, section, case: str) -> None:
     """The entry is of another device, version or tuner, or of a module that was not imported. Prune keeps the entry."""
     test = """
         import os
@@ -115,7 +113,7 @@ def test_an_entry_of_a_gpu_or_tuner_that_this_run_lacks_is_never_called_unused(
     assert entries(serial_suite) == 2
 
 
-def test_an_entry_of_an_imported_but_uncalled_kernel_is_called_unused(suite: Suite, section) -> None:
+def test_an_entry_of_an_imported_but_uncalled_kernel_is_unused(suite: Suite, section) -> None:
     (suite.folder / "library.py").write_text("")
     suite.write(
         test_op="import library\ndef test_op(tune): tune('library.gone')",
@@ -128,7 +126,7 @@ def test_an_entry_of_an_imported_but_uncalled_kernel_is_called_unused(suite: Sui
     assert unused(lines) == ["UNUSED toy:library.gone: no test used this entry"]
 
 
-def test_an_entry_of_a_kernel_in_autotune_ignore_is_not_called_unused(serial_suite: Suite, section) -> None:
+def test_an_entry_of_a_kernel_in_autotune_ignore_is_not_unused(serial_suite: Suite, section) -> None:
     (serial_suite.folder / "library.py").write_text("")
     tests = "import library\ndef test_op(tune):\n    tune('lib.op')\n    tune('library.op')"
     serial_suite.write(test_op=tests).prepare_dump()
@@ -284,7 +282,7 @@ def incomplete(suite: Suite, kind: str) -> tuple[list[str], str]:
 
 
 @pytest.mark.parametrize("kind", INCOMPLETE)
-def test_autotune_update_prune_removes_no_entry_in_an_incomplete_run(serial_suite: Suite, section, kind: str) -> None:
+def test_update_prune_removes_no_entry_in_an_incomplete_run(serial_suite: Suite, section, kind: str) -> None:
     """The summary names no unused entry and says why the run was not complete."""
     args, reason = incomplete(serial_suite, kind)
 
@@ -295,7 +293,7 @@ def test_autotune_update_prune_removes_no_entry_in_an_incomplete_run(serial_suit
     assert entries(serial_suite) == 3
 
 
-def test_update_prune_keeps_all_entries_if_an_ini_override_empties_addopts(serial_suite: Suite, section) -> None:
+def test_prune_keeps_all_entries_if_override_ini_clears_addopts(serial_suite: Suite, section) -> None:
     """The doctest is a test of the suite only by the option in ``addopts``."""
     doctest = "def add():\n    '''\n    >>> 1 + 1\n    2\n    '''"
     shrunk(serial_suite).pytester.makeini("[pytest]\naddopts = --doctest-modules\n")
@@ -326,7 +324,7 @@ def test_update_prune_keeps_all_entries_if_an_ini_override_empties_addopts(seria
         "args at the collection",
     ],
 )
-def test_an_incomplete_run_with_workers_and_update_prune_removes_no_entry(serial_suite: Suite, kind: str) -> None:
+def test_an_incomplete_run_with_workers_prunes_no_entry(serial_suite: Suite, kind: str) -> None:
     args, reason = incomplete(serial_suite, kind)
     serial_suite.distribution = DISTRIBUTIONS["n2"]
 
@@ -337,7 +335,7 @@ def test_an_incomplete_run_with_workers_and_update_prune_removes_no_entry(serial
 
 
 @pytest.mark.parametrize("kind", ["replaced args", "another collection"])
-def test_the_gates_pass_if_another_plugin_limits_the_run_to_some_tests(
+def test_the_gates_pass_if_a_plugin_limits_the_run_to_some_tests(
     serial_suite: Suite, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Such a run is a part of the suite: an entry is not unused, and the part may ask for nothing."""
@@ -363,9 +361,8 @@ def test_the_gates_pass_if_another_plugin_limits_the_run_to_some_tests(
     ids=["more", "absolute", "root"],
 )
 @pytest.mark.parametrize("testpaths", ["tests more", "tests more/test_*.py"])
-def test_update_prune_drops_entries_if_a_plugin_rewrites_test_paths_but_keeps_all(
-    serial_suite: Suite, testpaths: str, hook: str
-) -> None:
+def test_prune_drops_entries_if_a_plugin_keeps_all_test_paths(serial_suite: Suite, testpaths: str, hook: str) -> None:
+    """The plugin rewrites the paths, but drops none."""
     below(serial_suite).pytester.makeini(f"[pytest]\ntestpaths = {testpaths}\n")
     with (serial_suite.folder / "conftest.py").open("a") as file:
         file.write(f"\n{hook}")
@@ -376,9 +373,7 @@ def test_update_prune_drops_entries_if_a_plugin_rewrites_test_paths_but_keeps_al
 
 
 @pytest.mark.parametrize("typed", [[], ["--pyargs", "below"]])
-def test_update_prune_drops_unused_entries_if_pyargs_names_the_whole_package(
-    serial_suite: Suite, typed: list[str]
-) -> None:
+def test_prune_drops_entries_if_pyargs_names_the_whole_package(serial_suite: Suite, typed: list[str]) -> None:
     package = shrunk(serial_suite).folder / "below"
     package.mkdir()
     (package / "__init__.py").write_text("")
@@ -391,14 +386,14 @@ def test_update_prune_drops_unused_entries_if_pyargs_names_the_whole_package(
     assert entries(serial_suite) == 2
 
 
-def test_only_a_verbose_run_says_why_unused_entries_were_not_checked(serial_suite: Suite, section) -> None:
+def test_only_a_verbose_run_says_why_it_checked_no_unused_entry(serial_suite: Suite, section) -> None:
     args, reason = incomplete(serial_suite, "-k")
 
     assert section(serial_suite.load(*args)) == ["1 hit"]
     serial_suite.load("-v", *args).stdout.fnmatch_lines([f"unused entries were not checked: {reason}"])
 
 
-def test_an_incomplete_run_with_update_prune_still_adds_new_entries(serial_suite: Suite) -> None:
+def test_an_incomplete_run_with_prune_still_adds_new_entries(serial_suite: Suite) -> None:
     shrunk(serial_suite).write(test_new="def test_new(tune): tune('lib.new')\ndef test_fails(): assert 0")
 
     serial_suite.run(*PRUNE)
@@ -406,7 +401,7 @@ def test_an_incomplete_run_with_update_prune_still_adds_new_entries(serial_suite
     assert entries(serial_suite) == 4
 
 
-def test_update_prune_with_option_collect_only_changes_no_cache_file(serial_suite: Suite) -> None:
+def test_prune_with_option_collect_only_changes_no_cache_file(serial_suite: Suite) -> None:
     before = shrunk(serial_suite).cache.read_bytes()
 
     result = serial_suite.run(*PRUNE, "--collect-only")
@@ -415,7 +410,7 @@ def test_update_prune_with_option_collect_only_changes_no_cache_file(serial_suit
     assert serial_suite.cache.read_bytes() == before
 
 
-def test_update_prune_removes_no_entry_if_pytest_starts_in_a_subfolder(
+def test_prune_removes_no_entry_if_pytest_starts_in_a_subfolder(
     serial_suite: Suite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shrunk(serial_suite).pytester.makeini("[pytest]\nautotune_load = cache.textproto\n")
@@ -442,7 +437,7 @@ def test_update_prune_removes_no_entry_if_pytest_starts_in_a_subfolder(
         ("", ["."]),
     ],
 )
-def test_update_prune_drops_unused_entries_if_the_command_names_all_testpaths(
+def test_prune_drops_entries_if_the_command_names_all_testpaths(
     serial_suite: Suite, testpaths: str, typed: list[str]
 ) -> None:
     """A run without paths is complete, too."""
@@ -454,7 +449,7 @@ def test_update_prune_drops_unused_entries_if_the_command_names_all_testpaths(
 
 
 @pytest.mark.parametrize("has_ini_file", [True, False])
-def test_with_option_rootdir_update_prune_needs_an_ini_file_to_drop_entries(
+def test_with_option_rootdir_prune_works_only_with_an_ini_file(
     serial_suite: Suite, monkeypatch: pytest.MonkeyPatch, has_ini_file: bool
 ) -> None:
     """Pytest starts in another folder. Without an ini file the run is not complete."""
@@ -481,7 +476,7 @@ def test_with_option_rootdir_update_prune_needs_an_ini_file_to_drop_entries(
         ("", ["tests"]),
     ],
 )
-def test_update_prune_removes_no_entry_if_typed_paths_differ_from_testpaths(
+def test_prune_removes_no_entry_if_paths_differ_from_testpaths(
     serial_suite: Suite, testpaths: str, typed: list[str]
 ) -> None:
     below(serial_suite).pytester.makeini(f"[pytest]\ntestpaths = {testpaths}\n")
@@ -510,9 +505,7 @@ def below(suite: Suite) -> Suite:
         ["-k", "", "-m", ""],
     ],
 )
-def test_update_prune_drops_unused_entries_with_options_that_keep_all_tests(
-    serial_suite: Suite, args: list[str]
-) -> None:
+def test_prune_drops_entries_if_the_options_keep_all_tests(serial_suite: Suite, args: list[str]) -> None:
     shrunk(serial_suite).run(*PRUNE, *args)
 
     assert entries(serial_suite) == 2
@@ -520,7 +513,7 @@ def test_update_prune_drops_unused_entries_with_options_that_keep_all_tests(
 
 @pytest.mark.skipif("n2" not in DISTRIBUTIONS, reason="only a worker can crash and leave its run alive")
 @pytest.mark.parametrize("restarts", [[], ["--max-worker-restart=0"]])
-def test_update_prune_in_a_run_with_a_crashed_worker_removes_no_entry(serial_suite: Suite, restarts: list[str]) -> None:
+def test_prune_removes_no_entry_if_a_worker_crashed(serial_suite: Suite, restarts: list[str]) -> None:
     """Prune drops nothing, even if a replacement finished the tests."""
     shrunk(serial_suite).write(test_z="import os\ndef test_z(): os._exit(1)")
     serial_suite.distribution = DISTRIBUTIONS["n2"]
@@ -531,7 +524,7 @@ def test_update_prune_in_a_run_with_a_crashed_worker_removes_no_entry(serial_sui
     result.stdout.fnmatch_lines(["no unused entry was removed, because the run was not complete: worker gw* crashed"])
 
 
-def test_update_prune_drops_unused_entries_if_a_plugin_repeats_each_test(suite: Suite) -> None:
+def test_prune_drops_entries_if_a_plugin_repeats_each_test(suite: Suite) -> None:
     """A repeated report of what was looked up is no second lookup."""
     again = """
 import pytest
@@ -565,7 +558,7 @@ def test_inner(tune):
 """
 
 
-def test_a_hit_counts_the_entries_of_tunings_nested_inside_it_as_used(serial_suite: Suite, section) -> None:
+def test_a_hit_counts_entries_of_its_nested_tunings_as_used(serial_suite: Suite, section) -> None:
     """Only the outer tuning requests the inner problem. A hit of the outer problem does not run it."""
     serial_suite.write(test_lib=NESTED.format(source="one")).prepare_dump()
 
@@ -578,7 +571,7 @@ def test_a_hit_counts_the_entries_of_tunings_nested_inside_it_as_used(serial_sui
     assert serial_suite.report("--autotune-load=cache.textproto")["counts"]["hit"] == 2  # both of lib.inner
 
 
-def test_renaming_a_kernel_also_renames_it_in_entries_of_nested_tunings(serial_suite: Suite) -> None:
+def test_renaming_a_kernel_also_renames_it_in_nested_entries(serial_suite: Suite) -> None:
     """The entry's field asked_by gets the new name of the outer tuning."""
     serial_suite.write(test_lib=NESTED.format(source="one")).prepare_dump()
     serial_suite.write(test_lib=NESTED.format(source="one").replace("lib.outer", "lib.renamed"))
@@ -589,7 +582,7 @@ def test_renaming_a_kernel_also_renames_it_in_entries_of_nested_tunings(serial_s
     assert serial_suite.load("--autotune-fail-on-unused").ret == 0
 
 
-def test_an_entry_of_a_nested_tuning_is_unused_if_its_outer_kernel_is_gone(serial_suite: Suite) -> None:
+def test_a_nested_entry_is_unused_if_its_outer_kernel_is_gone(serial_suite: Suite) -> None:
     serial_suite.write(test_lib=NESTED.format(source="one")).prepare_dump()
     serial_suite.write(test_lib="def test_inner(tune): tune('lib.inner', M=1)")
 
@@ -610,7 +603,7 @@ def test_an_entry_of_a_nested_tuning_is_unused_if_its_outer_kernel_is_gone(seria
         ),
     ],
 )
-def test_update_prune_removes_nothing_from_a_cache_outside_the_rootdir(
+def test_prune_drops_nothing_from_a_cache_outside_the_rootdir(
     serial_suite: Suite, monkeypatch: pytest.MonkeyPatch, has_ini_files: bool, cache: str, reason: str
 ) -> None:
     """With ini files, the run is that of a package inside a repository. Without, the rootdir is the current folder."""
@@ -628,7 +621,7 @@ def test_update_prune_removes_nothing_from_a_cache_outside_the_rootdir(
     assert Path(cache).read_text().count("entries {") == 3
 
 
-def test_update_prune_changes_a_cache_outside_rootdir_if_the_ini_names_it(
+def test_prune_works_on_a_cache_outside_rootdir_named_in_the_ini(
     serial_suite: Suite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     below(serial_suite)
@@ -643,7 +636,7 @@ def test_update_prune_changes_a_cache_outside_rootdir_if_the_ini_names_it(
 
 
 @pytest.mark.parametrize(("typed", "environment"), [(["-p", "no:unittest"], ""), ([], "-p no:unittest")])
-def test_update_prune_removes_no_entry_if_the_unittest_plugin_is_off(
+def test_prune_removes_no_entry_if_the_unittest_plugin_is_off(
     serial_suite: Suite, typed: list[str], environment: str
 ) -> None:
     shrunk(serial_suite)

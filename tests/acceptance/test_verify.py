@@ -24,7 +24,7 @@ ROW = "SLOWER test_lib.py::test_matmul[{m}] - toy:lib.matmul (M={m}, N=8): the c
 ROW += "1.11 times as long as config=b, which takes "
 
 
-def test_a_verify_run_shows_old_and_new_time_of_each_slower_choice(serial_suite: Suite, section: Any) -> None:
+def test_verify_shows_old_and_new_time_of_each_slower_choice(serial_suite: Suite, section: Any) -> None:
     serial_suite.write(test_lib=SUITE).prepare_dump()
 
     result = serial_suite.load("--autotune-verify", **NOW)
@@ -42,7 +42,7 @@ def test_a_verify_run_shows_old_and_new_time_of_each_slower_choice(serial_suite:
     )
 
 
-def test_the_printed_options_that_replace_slower_choices_work_before_a_path(serial_suite: Suite, section: Any) -> None:
+def test_printed_options_to_replace_choices_work_before_a_path(serial_suite: Suite, section: Any) -> None:
     serial_suite.write(test_lib=SUITE).prepare_dump()
 
     hint = section(serial_suite.load("--autotune-verify=all", "test_lib.py", **NOW))[-1]
@@ -53,7 +53,7 @@ def test_the_printed_options_that_replace_slower_choices_work_before_a_path(seri
     assert "3 changed" in section(result)[-2]
 
 
-def test_a_verify_run_measures_each_choice_only_once_despite_many_tests(suite: Suite) -> None:
+def test_verify_measures_each_choice_once_despite_many_tests(suite: Suite) -> None:
     """The number of launches does not grow with the number of workers and tests."""
     test_text = 'def test(tune):\n    tune("lib.k", N=1)\n    tune("lib.k", N=1)\n'
     suite.write(**{f"test_{number}": test_text for number in range(3)}).serial.prepare_dump()
@@ -64,7 +64,7 @@ def test_a_verify_run_measures_each_choice_only_once_despite_many_tests(suite: S
     assert len(suite.tunings) < 600  # launches: two races of a pair come to some 500
 
 
-def test_the_json_report_of_a_verify_run_has_faster_candidates_and_gpu_time(serial_suite: Suite) -> None:
+def test_the_json_report_has_faster_candidates_and_gpu_time(serial_suite: Suite) -> None:
     serial_suite.write(test_lib=SUITE).prepare_dump()
 
     report = serial_suite.report("--autotune-load=cache.textproto", "--autotune-verify=all", **NOW)
@@ -81,9 +81,7 @@ def test_the_json_report_of_a_verify_run_has_faster_candidates_and_gpu_time(seri
 
 
 @pytest.mark.parametrize(("limit", "fails"), [("3", False), ("75%", False), ("2", True), ("74%", True), ("0", True)])
-def test_the_gate_on_slower_choices_fails_if_a_verify_run_finds_too_many(
-    serial_suite: Suite, limit: str, fails: bool
-) -> None:
+def test_gate_on_slower_choices_fails_if_verify_finds_too_many(serial_suite: Suite, limit: str, fails: bool) -> None:
     serial_suite.write(test_lib=SUITE).prepare_dump()
 
     result = serial_suite.load("--autotune-verify", f"--autotune-max-drift={limit}", **NOW)
@@ -96,7 +94,7 @@ def test_the_gate_on_slower_choices_fails_if_a_verify_run_finds_too_many(
 
 
 @pytest.mark.parametrize("update", [["--autotune-dump=cache.textproto"], ["--autotune-update"]])
-def test_a_verify_run_with_an_update_replaces_only_slower_choices(serial_suite: Suite, update: list[str]) -> None:
+def test_verify_with_an_update_replaces_only_slower_choices(serial_suite: Suite, update: list[str]) -> None:
     """The next verification changes nothing."""
     serial_suite.write(test_lib=SUITE).prepare_dump()
     before = serial_suite.cache.read_text()
@@ -113,7 +111,7 @@ def test_a_verify_run_with_an_update_replaces_only_slower_choices(serial_suite: 
     assert serial_suite.cache.read_text() == again
 
 
-def test_verify_runs_over_the_three_thirds_measure_each_choice_exactly_once(serial_suite: Suite) -> None:
+def test_three_verify_parts_together_measure_each_choice_once(serial_suite: Suite) -> None:
     serial_suite.write(test_lib=SUITE).prepare_dump()
 
     raced = []
@@ -125,7 +123,7 @@ def test_verify_runs_over_the_three_thirds_measure_each_choice_exactly_once(seri
     assert len(raced) == len(set(raced)) == 4
 
 
-def test_the_gate_on_slower_choices_fails_if_0_seconds_are_left_to_measure(serial_suite: Suite, section: Any) -> None:
+def test_gate_on_slower_choices_fails_if_0_seconds_are_left(serial_suite: Suite, section: Any) -> None:
     """There was no time for a race. The summary counts the choices that were not raced and gives the reason."""
     serial_suite.write(test_lib=SUITE).prepare_dump()
 
@@ -140,7 +138,7 @@ def test_the_gate_on_slower_choices_fails_if_0_seconds_are_left_to_measure(seria
     )
 
 
-def test_a_verify_run_tunes_misses_and_stale_problems_but_compares_only_hits(serial_suite: Suite) -> None:
+def test_verify_compares_only_hits_and_tunes_the_other_problems(serial_suite: Suite) -> None:
     serial_suite.write(test_lib='def test(tune, source="one"): tune("lib.k", source=source, N=1)\n').prepare_dump()
     serial_suite.write(test_lib='def test(tune): tune("lib.k", source="two", N=1); tune("lib.k", N=2)\n')
 
@@ -165,7 +163,7 @@ def test_a_verify_run_tunes_misses_and_stale_problems_but_compares_only_hits(ser
         ),
     ],
 )
-def test_option_verify_with_a_wrong_value_or_an_unfit_option_is_a_usage_error(
+def test_verify_with_a_wrong_value_or_option_is_a_usage_error(
     serial_suite: Suite, args: list[str], message: str
 ) -> None:
     serial_suite.write(test_lib=SUITE)
@@ -187,7 +185,7 @@ def test_option_verify_without_a_loaded_cache_is_a_usage_error(serial_suite: Sui
     )
 
 
-def test_with_verify_in_addopts_an_empty_load_option_skips_the_check_of_speed(serial_suite: Suite, section) -> None:
+def test_an_empty_load_option_skips_verify_in_addopts(serial_suite: Suite, section) -> None:
     """The empty --autotune-load= loads nothing on purpose. The summary says that there was no choice to race."""
     ini = "[pytest]\naddopts = --autotune-verify=1/7\nautotune_max_drift = 0\nautotune_load = none.textproto\n"
     serial_suite.write(test_lib=SUITE).pytester.makeini(ini)
@@ -200,7 +198,7 @@ def test_with_verify_in_addopts_an_empty_load_option_skips_the_check_of_speed(se
     assert lines[-1] == "the speed of the autotune choices was not checked: no cache was loaded"
 
 
-def test_a_verify_run_also_measures_choices_that_only_a_marker_loads(serial_suite: Suite) -> None:
+def test_verify_also_measures_choices_that_only_a_marker_loads(serial_suite: Suite) -> None:
     serial_suite.write(test_lib=SUITE).prepare_dump()
     marker = "pytestmark = pytest.mark.autotune_cache(load='cache.textproto')\n"
     (serial_suite.folder / "test_lib.py").write_text(SUITE + marker)
@@ -211,7 +209,7 @@ def test_a_verify_run_also_measures_choices_that_only_a_marker_loads(serial_suit
     result.stdout.fnmatch_lines(["verify all: 4 choices raced*"])
 
 
-def test_the_gate_on_slower_choices_fails_if_no_test_used_an_entry(serial_suite: Suite) -> None:
+def test_gate_on_slower_choices_fails_if_no_test_used_an_entry(serial_suite: Suite) -> None:
     serial_suite.write().prepare_dump()
     (serial_suite.folder / "test_lib.py").write_text("def test_nothing(): pass")
 
@@ -221,7 +219,7 @@ def test_the_gate_on_slower_choices_fails_if_no_test_used_an_entry(serial_suite:
     result.stdout.fnmatch_lines(["!* 4 entries were loaded, but no test used any !*"])
 
 
-def test_the_gate_on_slower_choices_fails_if_all_selected_tests_skip(serial_suite: Suite) -> None:
+def test_gate_on_slower_choices_fails_if_all_selected_tests_skip(serial_suite: Suite) -> None:
     """A machine that has lost its GPU skips all tests of its shard."""
     serial_suite.write().prepare_dump()
     skipping = "import pytest\n@pytest.mark.skip\ndef test_a(): pass\ndef test_b(): pass\n"
@@ -233,7 +231,7 @@ def test_the_gate_on_slower_choices_fails_if_all_selected_tests_skip(serial_suit
     result.stdout.fnmatch_lines(["!* no test called an autotuned kernel, and no test passed (1 skipped*"])
 
 
-def test_the_gate_on_slower_choices_fails_if_a_complete_run_has_no_hit(serial_suite: Suite) -> None:
+def test_gate_on_slower_choices_fails_if_a_whole_run_has_no_hit(serial_suite: Suite) -> None:
     """The loaded choices fit no problem of the suite. A part of the suite may lack hits, so its drift is not judged."""
     serial_suite.write(test_lib='def test_a(tune): tune("lib.k", N=1)\n').prepare_dump()
     serial_suite.write(test_lib='def test_a(tune): tune("lib.k", N=2)\n')
@@ -251,7 +249,7 @@ def test_the_gate_on_slower_choices_fails_if_a_complete_run_has_no_hit(serial_su
     assert 'skipped="1"' in (serial_suite.folder / "junit.xml").read_text()
 
 
-def test_the_gate_on_slower_choices_fails_if_an_option_excludes_a_tuner(serial_suite: Suite) -> None:
+def test_gate_on_slower_choices_fails_if_a_tuner_is_excluded(serial_suite: Suite) -> None:
     """The failure names the option, and names it once if a gate on misses is set, too."""
     serial_suite.write().prepare_dump()
     tune_call = "autotune_cache.tune('a', key={'n': 1}, space=[1, 2], run=str)"
@@ -270,7 +268,7 @@ def test_the_gate_on_slower_choices_fails_if_an_option_excludes_a_tuner(serial_s
         assert result.stdout.str().count("leaves out toy") == 1
 
 
-def test_the_gate_on_slower_choices_fails_if_the_loaded_cache_is_empty(serial_suite: Suite) -> None:
+def test_gate_on_slower_choices_fails_if_the_cache_is_empty(serial_suite: Suite) -> None:
     serial_suite.write().cache.write_text("format_version: 1\n")
 
     result = serial_suite.load("--autotune-verify=all", "--autotune-max-drift=0")
@@ -281,7 +279,7 @@ def test_the_gate_on_slower_choices_fails_if_the_loaded_cache_is_empty(serial_su
     )
 
 
-def test_a_verify_update_copies_no_choice_from_the_cache_that_a_marker_loads(serial_suite: Suite) -> None:
+def test_a_verify_update_copies_no_choice_from_a_markers_cache(serial_suite: Suite) -> None:
     test_text = 'def test(tune): assert tune("lib.op", M=1) == "a"\n'
     marked_test = (
         '@pytest.mark.autotune_cache(load="own.textproto")\ndef test_own(tune): assert tune("lib.op", M=1) == "b"\n'

@@ -42,7 +42,7 @@ def with_toy_jax(suite: Suite) -> Suite:
     return suite.write(test_jax=JAX_SUITE)
 
 
-def test_loading_the_cache_of_a_jax_suite_gives_only_hits_and_no_tuning(jax_suite: Suite) -> None:
+def test_loading_the_cache_of_a_jax_suite_gives_only_hits(jax_suite: Suite) -> None:
     dumped = jax_suite.dump()
     tunings = set(jax_suite.tunings)
     loaded = jax_suite.report("--autotune-load=cache.textproto", "--autotune-max-misses=0")
@@ -54,7 +54,7 @@ def test_loading_the_cache_of_a_jax_suite_gives_only_hits_and_no_tuning(jax_suit
     assert loaded["complete"]
 
 
-def test_an_xla_entry_has_gpu_operations_shapes_versions_choice_and_time(serial: Suite) -> None:
+def test_an_entry_has_gpu_operations_versions_choice_and_time(serial: Suite) -> None:
     """The label names the operations and the shapes."""
     serial.dump()
 
@@ -70,7 +70,7 @@ def test_an_xla_entry_has_gpu_operations_shapes_versions_choice_and_time(serial:
     assert tanh.candidates == ()
 
 
-def test_the_option_keep_candidates_adds_all_candidate_times_to_xla_entries(serial: Suite) -> None:
+def test_option_keep_candidates_adds_the_time_of_each_candidate(serial: Suite) -> None:
     serial.dump("-oautotune_keep_candidates=true")
 
     entry = next(entry for entry in stores.read_cache(serial.cache).entries if entry.candidates)
@@ -82,7 +82,7 @@ def test_the_option_keep_candidates_adds_all_candidate_times_to_xla_entries(seri
     }
 
 
-def test_the_row_of_an_xla_miss_names_its_test_its_operations_and_shapes(
+def test_the_row_of_a_miss_names_its_test_operations_and_shapes(
     serial: Suite, section: Callable[[pytest.RunResult], list[str]]
 ) -> None:
     serial.dump("-knot softmax")
@@ -96,7 +96,7 @@ def test_the_row_of_an_xla_miss_names_its_test_its_operations_and_shapes(
     assert "3 hits, 1 miss; 1 tuned" in lines
 
 
-def test_the_row_of_an_xla_miss_that_was_not_measured_names_the_jax_program(
+def test_the_row_of_an_unmeasured_miss_names_the_jax_program(
     serial: Suite, section: Callable[[pytest.RunResult], list[str]]
 ) -> None:
     serial.dump("-ksoftmax")
@@ -108,7 +108,7 @@ def test_the_row_of_an_xla_miss_that_was_not_measured_names_the_jax_program(
     )
 
 
-def test_the_row_of_a_stale_xla_entry_names_the_changed_cudnn_and_triton(
+def test_a_stale_row_names_the_changed_cudnn_and_triton(
     serial: Suite, section: Callable[[pytest.RunResult], list[str]]
 ) -> None:
     serial.dump()
@@ -121,7 +121,7 @@ def test_the_row_of_a_stale_xla_entry_names_the_changed_cudnn_and_triton(
     assert all(line.endswith(changed) for line in stale)
 
 
-def test_stale_rows_of_the_legacy_xla_format_name_the_changed_versions(
+def test_stale_rows_of_the_legacy_format_name_changed_versions(
     serial: Suite, section: Callable[[pytest.RunResult], list[str]]
 ) -> None:
     serial.dump(TOY_XLA_LAYOUT="legacy")
@@ -133,7 +133,7 @@ def test_stale_rows_of_the_legacy_xla_format_name_the_changed_versions(
     assert all(line.endswith(": cuDNN 9.10.0 -> 9.19.0, XLA's entry version 50 -> 52") for line in stale)
 
 
-def test_misses_say_that_the_loaded_entries_have_the_legacy_xla_format(
+def test_misses_say_that_loaded_entries_have_the_legacy_format(
     serial: Suite, section: Callable[[pytest.RunResult], list[str]]
 ) -> None:
     serial.dump(TOY_XLA_LAYOUT="legacy")
@@ -143,7 +143,7 @@ def test_misses_say_that_the_loaded_entries_have_the_legacy_xla_format(
     assert sum(line.endswith("those that are loaded are of XLA's legacy (jax <= 0.11.1) format") for line in lines) == 4
 
 
-def test_one_cache_file_gives_hits_for_both_xla_formats_and_for_two_gpus(serial: Suite) -> None:
+def test_one_file_gives_hits_for_both_xla_formats_and_two_gpus(serial: Suite) -> None:
     other = {"TOY_XLA_DEVICE": "a4baa03864db7cfb", "TOY_DEVICE": "NVIDIA H100 80GB HBM3"}
     serial.dump()
     serial.dump(TOY_XLA_LAYOUT="legacy")
@@ -156,7 +156,7 @@ def test_one_cache_file_gives_hits_for_both_xla_formats_and_for_two_gpus(serial:
         assert loaded["unused"] == []
 
 
-def test_a_miss_says_how_xla_tells_two_gpus_of_the_same_name_apart(
+def test_a_miss_says_how_xla_tells_two_gpus_of_one_name_apart(
     serial: Suite, section: Callable[[pytest.RunResult], list[str]]
 ) -> None:
     """Two GPUs have one name and different XLA descriptions. The row names the part that differs."""
@@ -169,7 +169,7 @@ def test_a_miss_says_how_xla_tells_two_gpus_of_the_same_name_apart(
     assert sum(line.endswith(message) for line in lines) == 4
 
 
-def test_autotune_on_miss_error_fails_the_jax_test_that_has_a_miss(serial: Suite) -> None:
+def test_option_on_miss_error_fails_the_jax_test_with_a_miss(serial: Suite) -> None:
     serial.dump("-knot softmax")
 
     result = serial.load("--autotune-on-miss=error")
@@ -206,7 +206,7 @@ def test_if_xla_flags_turn_off_the_tuning_of_xla_the_gate_fails(serial: Suite, c
     assert result.ret == pytest.ExitCode.TESTS_FAILED
 
 
-def test_with_unreadable_xla_results_tests_pass_but_the_gate_fails(serial: Suite) -> None:
+def test_with_unreadable_results_tests_pass_but_the_gate_fails(serial: Suite) -> None:
     """The tests pass, and the summary has a line about the error."""
     serial.dump()
     conftest = serial.folder / "conftest.py"
@@ -225,7 +225,7 @@ def test_with_unreadable_xla_results_tests_pass_but_the_gate_fails(serial: Suite
     assert result.ret == pytest.ExitCode.TESTS_FAILED
 
 
-def test_under_jax_distributed_the_summary_says_why_nothing_is_recorded(serial: Suite) -> None:
+def test_the_summary_says_why_jax_distributed_records_nothing(serial: Suite) -> None:
     result = serial.dump(TOY_JAX_DISTRIBUTED="1")
 
     result.assert_outcomes(passed=3)
@@ -288,7 +288,7 @@ def test_a_jax_with_a_changed_signature_tunes_without_the_plugin(serial: Suite) 
     )
 
 
-def test_a_dump_leaves_the_environment_variable_xla_flags_unchanged(serial: Suite) -> None:
+def test_a_dump_leaves_environment_variable_xla_flags_unchanged(serial: Suite) -> None:
     serial.write(
         test_jax="""
 import os, jax
