@@ -276,3 +276,18 @@ def kernel(n):
         load(f"slow = False\ndef launch(n):\n    return n + {number}\n", "shared")
         digests.add(source_digest(load(source).kernel))
     assert len(digests) == 2
+
+
+@pytest.mark.parametrize("condition", ["ops is not None", "ops", "hasattr(ops, 'launch')"])
+def test_asking_whether_a_module_is_there_adds_only_named_code(load: Load, condition: str) -> None:
+    source = f"import shared as ops\ndef kernel(n):\n    if {condition}:\n        return ops.launch(n)\n"
+    module = "def launch(n):\n    return n + 1\ndef unrelated(n):\n    return n + 2\n"
+    digests = []
+    for text in (module, module.replace("n + 2", "n + 20"), module.replace("n + 1", "n + 10")):
+        load(text, "shared")
+        kept = read_source(load(source).kernel, is_kept=True)
+        assert kept.used_values is not None
+        assert kept.used_values.still_hold()
+        digests.append(kept.digest)
+    assert digests[0] == digests[1]
+    assert digests[0] != digests[2]

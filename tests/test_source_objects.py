@@ -875,14 +875,6 @@ def go(backend, n):
 def default(n, backend=ops):
     return backend.launch(n)
 runner, fixed = Runner(ops), Fixed()
-both = (ops, [])
-def renamed(n):
-    backend = ops
-    return backend.launch(n)
-def makes():
-    def inner(n):
-        return go(ops, n)
-    return inner
 partial = functools.partial(go, ops)
 def kernel(n):
     return USE
@@ -904,12 +896,6 @@ def other(n):
         ("default(n)", False),
         ("Fixed().run(n)", True),
         ("go(runner, n)", True),
-        ("ops.launch(n)", False),
-        ("go(ops, n)", True),
-        ("getattr(ops, 'launch')(n)", True),
-        ("renamed(n)", True),
-        ("makes()(n)", True),
-        ("both[0].launch(n)", True),
         ("partial(n)", True),
     ],
 )

@@ -69,7 +69,7 @@ from pytest_autotune.tuners.source.source_digest import (
     read_source,
     stable_value,
 )
-from pytest_autotune.tuners.source.values import list_values_of_source
+from pytest_autotune.tuners.source.values import list_used_values
 
 #: Stands for the class of a function that is no method.
 _NO_CLASS = type(None)
@@ -172,12 +172,12 @@ def _list_called_functions(function: FunctionType) -> list[object] | None:
     None if these functions may not be all that the lambda calls.
     """
     try:
-        source = read_function(function)
+        names = read_function(function).names
     except UncacheableError:
         # Without a source, nothing tells which functions the lambda calls.
         return None
     called_functions: list[object] = []
-    for _, value in list_values_of_source(function, source):
+    for _, value in list_used_values(function, names):
         if _hides_calls(value):
             return None
         inner_function = python_function(value)
@@ -191,9 +191,7 @@ def _hides_calls(value: object) -> bool:
 
     The digest of the lambda itself follows such a value.
     """
-    # The lambda may call functions of the module, and methods of the class.
-    if is_instance(value, ModuleType):
-        return True
+    # The lambda may call methods of the class.
     if is_instance(value, type):
         return not is_library_code(value)
     # The object of a method, or an argument of a partial, may have code.

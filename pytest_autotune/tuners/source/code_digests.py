@@ -101,12 +101,13 @@ from pytest_autotune.tuners.source.values import (
     AssignedNames,
     Names,
     UsedValues,
+    find_named_object,
     find_scope,
     list_defaults,
     list_triton_items,
+    list_used_values,
     list_values_in_class,
     list_values_of_names,
-    list_values_of_source,
     scalar_value,
 )
 
@@ -246,12 +247,10 @@ class CodeDigests:
         # Such as the wrapper of a library's decorator.
         is_library_function = self.libraries.has_file(function.__code__.co_filename)
         lines = []
-        for name, value in list_values_of_source(function, source, self._ignored):
+        for name, value in list_used_values(function, source.names, self._ignored):
             # A value of the library itself, which a new version of the library may replace.
             is_internal = is_library_function and is_from_library(value, self.libraries)
-            if is_instance(value, ModuleType):
-                text = self._describe_code_behind(name, value, source)
-            elif is_code(value):
+            if is_code(value):
                 text = self._describe_used_code(name, value, is_internal)
             elif self._counts_plain_value(function, name, own_cells):
                 text = self._describe_used_plain_value(function, source, name, value, is_internal)
@@ -346,7 +345,7 @@ class CodeDigests:
         return lines
 
     def _describe_module(self, module: ModuleType, names: Iterable[DottedName]) -> str | None:
-        """Return the text of a module; None for a library's module.
+        """Return the text of a module that an object, a class or a default stores; None for a library's module.
 
         :param names: the dotted names that the code takes from the module. If the code uses the module in another way,
             the text of the whole module counts.
@@ -382,9 +381,23 @@ class CodeDigests:
             assert is_instance(scope, dict)
             lines += self._describe_names(assignments.names, {}, scope)
             for value in assignments.imported_values:
-                # Other functions may use the value in any way.
-                lines += self._describe_names(((name,),), {name: value}, {})
+                if is_instance(value, ModuleType):
+                    lines += self._describe_assigned_module(name, value)
+                else:
+                    lines += self._describe_names(((name,),), {name: value}, {})
+        for path in source.stored_in_globals:
+            value = find_named_object(function, path)
+            if is_instance(value, ModuleType):
+                lines += self._describe_assigned_module(".".join(path), value)
         return lines
+
+    def _describe_assigned_module(self, name: str, module: ModuleType) -> list[str]:
+        """Return a line for a module of the user that has the name of an assigned global; none for a library's."""
+        # Other functions may use the global in any way, so the text of the whole module counts.
+        text = self.describe_code_in(module)
+        if text is None:
+            return []
+        return [f"{name}: {text}"]
 
     def _describe_names_in_class(self, cls: type, names: Names) -> list[str]:
         """Return a line for each value that a statement in the body of a class uses by name."""
@@ -409,7 +422,7 @@ class CodeDigests:
         lines = []
         for name, value in values:
             text = self._describe_value(value, name) or self._describe_unstable(value)
-            if text is None and (not is_code(value) or is_instance(value, ModuleType)):
+            if text is None and not is_code(value):
                 text = self.describe_code_in(value, _list_names_below(name, names))
             if text is not None:
                 if not is_code(value):
@@ -472,7 +485,7 @@ class CodeDigests:
         source = read_function(function)
         self.used_values.add_function(function, function, source.names)
         texts = []
-        for name, value in [*list_values_of_source(function, source, self._ignored), *list_defaults(function)]:
+        for name, value in [*list_used_values(function, source.names, self._ignored), *list_defaults(function)]:
             text = self._describe_code_behind(name, value, source)
             if text is not None:
                 texts.append(text)
@@ -1055,7 +1068,7 @@ class CodeDigests:
         texts: list[str | None] = []
         for item in list_items(value):
             text = self._describe_value(item, "") or self._describe_fixed_items(item)
-            if text is None and (not is_code(item) or is_instance(item, ModuleType)):
+            if text is None and not is_code(item):
                 # The data in the item do not count. Its class does.
                 text = self.describe_code_in(item)
             texts.append(text)

@@ -202,6 +202,8 @@ class FunctionText:
     :param imports: the import statements inside the function.
     :param assigned: the names outside the function that it assigns: ``("COUNT",)`` after ``global COUNT``,
         ``("state", "count")`` for ``state.count += 1``.
+    :param stored_in_globals: the dotted names that it stores in such names: ``("other",)`` for ``ops = other`` after
+        ``global ops``.
     :param assigned_in_class: the attributes that it assigns of an unnamed class: ``count`` for ``cls.count += 1``.
     :param assigned_in_object: the attributes that a method assigns of its object or class: ``plan`` for
         ``self.plan = plan`` and ``type(self).plan = plan``. A constructor has only those of its class.
@@ -217,6 +219,7 @@ class FunctionText:
     uses_whole_object: bool
     imports: tuple[Import, ...]
     assigned: tuple[tuple[str, ...], ...]
+    stored_in_globals: tuple[tuple[str, ...], ...]
     assigned_in_class: tuple[str, ...]
     assigned_in_object: tuple[str, ...]
 
@@ -276,6 +279,7 @@ def _build_function_text(code: CodeType, kept_source: str, node: ast.AST) -> Fun
         _uses_whole_object(node),
         list_imports(node),
         tuple(_list_assigned(code, node)),
+        tuple(_list_stored_in_globals(node)),
         tuple(_list_assigned_in_class(node)),
         tuple(_list_assigned_in_object(node)),
     )
@@ -651,6 +655,22 @@ def _list_assigned(code: CodeType, node: ast.AST) -> list[tuple[str, ...]]:
             name = _split_dotted_name(part)
             if name and name[0] not in variables:
                 names.add(name)
+    return sorted(names)
+
+
+def _list_stored_in_globals(node: ast.AST) -> list[tuple[str, ...]]:
+    """Return the dotted names whose values a function stores in a global: ``other`` of ``ops = other``, sorted."""
+    outer_names = _list_assigned_outer_names(node)
+    if not outer_names:
+        return []
+    names = set()
+    for part in ast.walk(node):
+        if not isinstance(part, ast.Assign):
+            continue
+        name = _split_dotted_name(part.value)
+        targets = {target.id for target in part.targets if isinstance(target, ast.Name)}
+        if name and targets & outer_names:
+            names.add(name)
     return sorted(names)
 
 

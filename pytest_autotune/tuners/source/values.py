@@ -21,7 +21,6 @@ from weakref import ref
 
 from pytest_autotune.cache.model import Value, plain_value
 from pytest_autotune.tuners.source.attributes import (
-    MISSING,
     class_attributes,
     class_bases,
     class_module,
@@ -37,7 +36,6 @@ from pytest_autotune.tuners.source.attributes import (
     module_attributes,
     read_stored,
 )
-from pytest_autotune.tuners.source.code_text import FunctionText
 from pytest_autotune.tuners.source.functions import (
     LibraryName,
     closure_cells,
@@ -105,7 +103,7 @@ class AssignedNames:
             if scope is None:
                 scope = find_scope(function, owners)
             if scope is None:
-                scope = _find_object(function, owners)
+                scope = find_named_object(function, owners)
             if owners:
                 name = mangled_name(name, class_of_method)
             if scope is not None:
@@ -128,7 +126,8 @@ class AssignedNames:
     def has_global(self, scope: Mapping[str, object], name: str) -> bool:
         """Whether a global is among the names, and its value is no function or class.
 
-        The functions that assign a module have its text in their digests: they import it, or use it as a whole.
+        The functions that assign a module have its text in their digests: they import it, or store it
+        in the global.
 
         :param scope: the ``__dict__`` of a module or function.
         """
@@ -178,7 +177,7 @@ def find_scope(function: FunctionType, owners: Sequence[str]) -> object:
     """
     if not owners:
         return function.__globals__
-    owner = _find_object(function, owners)
+    owner = find_named_object(function, owners)
     if is_instance(owner, ModuleType):
         return module_attributes(owner)
     if is_instance(owner, type):
@@ -188,7 +187,7 @@ def find_scope(function: FunctionType, owners: Sequence[str]) -> object:
     return None
 
 
-def _find_object(function: FunctionType, path: Sequence[str]) -> object:
+def find_named_object(function: FunctionType, path: Sequence[str]) -> object:
     """Return the value of a dotted name in a function; None if an attribute of anything but a module is in the name."""
     first, *attributes = path
     value = closure_cells(function).get(first, function.__globals__.get(first))
@@ -214,7 +213,6 @@ def list_used_values(
     ``ops.math.scale``, with modules of the suite    the function ``scale`` under this dotted name
     ``config.block``, with an object                 the object under the name ``config``
     ``helper.limit``, with a function of the suite   the function under ``helper``, the value under ``helper.limit``
-    ``ops``, with a module of the suite              the module
     ``tl.exp``, with a library's module              nothing, or the function's public name: see
                                                      :func:`find_name_in_module`
     ===============================================  ==========================================================
@@ -227,20 +225,6 @@ def list_used_values(
     if assigned_cells:
         names = tuple([name for name in names if name[0] not in assigned_cells])
     return list_values_of_names(cells, function.__globals__, names, assigned)
-
-
-def list_values_of_source(
-    function: FunctionType, source: FunctionText, assigned: AssignedNames = NOTHING_ASSIGNED
-) -> list[tuple[str, object]]:
-    """Return the values of :func:`list_used_values` without the modules of which the source only takes attributes.
-
-    For ``ops.launch(n)``, the function ``launch`` is in the list. For ``helper(ops)``, the module is.
-    """
-    values = []
-    for name, value in list_used_values(function, source.names, assigned):
-        if not is_instance(value, ModuleType) or tuple(name.split(".")) in source.whole_names:
-            values.append((name, value))
-    return values
 
 
 def list_values_of_names(
@@ -260,7 +244,7 @@ def list_values_of_names(
             # A builtin, or a name that has no value yet.
             continue
         path, value, remaining_attributes = _follow_modules(name, scope[name], attributes, assigned)
-        if value is MISSING or assigned.has_global(scope, name):
+        if is_instance(value, ModuleType) or assigned.has_global(scope, name):
             continue
         values[path] = value
         if remaining_attributes:
@@ -283,7 +267,6 @@ def _is_attribute_of_function(value: object, attribute: str, assigned: AssignedN
 class _FollowedName(NamedTuple):
     """The value that a dotted name leads to through modules: for ``ops.config.block``, the object ``ops.config``.
 
-    :param value: ``MISSING`` for a module of a library, its attributes, and attributes that digested functions assign.
     :param path: the dotted name of the value.
     :param remaining_attributes: the names after the path, such as ``block``. They were not followed.
     """
@@ -296,6 +279,8 @@ class _FollowedName(NamedTuple):
 def _follow_modules(name: str, value: object, attributes: Sequence[str], assigned: AssignedNames) -> _FollowedName:
     """Follow the attributes of a name, as long as their owner is a module of the user.
 
+    If an attribute is among the assigned names, or nothing is known of a library's attribute, the value is the module.
+
     :param value: the value of the name itself.
     """
     path = name
@@ -305,13 +290,11 @@ def _follow_modules(name: str, value: object, attributes: Sequence[str], assigne
         path += f".{attribute}"
         if is_library_code(value):
             library_name = find_name_in_module(value, attribute, path)
-            return _FollowedName(path, library_name or MISSING, attributes[position + 1 :])
+            return _FollowedName(path, library_name or value, attributes[position + 1 :])
         if assigned.has_global(module_attributes(value), attribute):
-            return _FollowedName(path, MISSING, attributes[position + 1 :])
+            return _FollowedName(path, value, attributes[position + 1 :])
         # Not getattr(): a module may have a __getattr__ that runs code of the user.
         value = module_attributes(value).get(attribute)
-    if is_instance(value, ModuleType) and is_library_code(value):
-        value = MISSING
     return _FollowedName(path, value, remaining_attributes=())
 
 
