@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -76,6 +77,23 @@ def test_killing_a_worker_lets_another_worker_tune_its_problem(holder, tmp_path:
     with workers(tmp_path, 30).claim(LOOKUP.identity.digest, CountingHelper()) as claim:
         assert claim.result is None
         assert not claim.has_timed_out
+
+
+def test_an_alarm_of_the_test_ends_its_wait_for_another_worker(holder, tmp_path: Path) -> None:
+    """A TimeoutError is also the error of a lock that cannot be had. This one is not the lock's."""
+    holder("claim")
+
+    def end_test(number: int, frame: object) -> None:
+        raise TimeoutError("the test took too long")
+
+    handler_before = signal.signal(signal.SIGALRM, end_test)
+    signal.setitimer(signal.ITIMER_REAL, 0.3)
+    try:
+        with pytest.raises(TimeoutError, match="the test took too long"):
+            workers(tmp_path, 30).claim(LOOKUP.identity.digest, CountingHelper()).__enter__()
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, handler_before)
 
 
 def test_a_worker_that_waits_for_a_tuning_compiles_candidates(holder, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import signal
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
@@ -168,6 +169,35 @@ def test_after_an_adapter_error_a_tuner_tunes_without_the_plugin(
         assert library.Tuner(abs).choose() == 32
 
     assert session.notes == [f"toy: internal error in choose(): {error}; toy tuned by itself, and nothing was saved"]
+
+
+class GetsSignal(ChooseHook):
+    """A signal arrives while the plugin answers."""
+
+    def ask(self, call: HookedCall) -> None:
+        call.enter(self.session.tuning(AnyChoice(PROBLEM)))
+        signal.raise_signal(signal.SIGUSR1)
+
+
+def test_an_error_of_a_signal_handler_inside_the_plugin_fails_the_test(
+    library: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Decorators that end a slow test raise such an error in the handler of an alarm."""
+
+    def end_test(number: int, frame: object) -> None:
+        raise ValueError("the test took too long")
+
+    handler_before = signal.signal(signal.SIGUSR1, end_test)
+    try:
+        with (
+            hooked(monkeypatch, replacing_choose(GetsSignal())) as session,
+            pytest.raises(ValueError, match="the test took too long"),
+        ):
+            library.Tuner(abs).choose()
+    finally:
+        signal.signal(signal.SIGUSR1, handler_before)
+
+    assert session.notes == []
 
 
 class Records(ChooseHook):

@@ -1,6 +1,9 @@
-"""The error that reading and writing caches raises."""
+"""The errors of reading and writing caches, and the question whether an error belongs to a signal handler."""
 
 from __future__ import annotations
+
+import signal
+import traceback
 
 from pytest_autotune.cache.wording import to_one_line
 
@@ -53,3 +56,17 @@ class MissingCacheError(CacheError):
         """Return the error for a cache that a single test loads, which an update creates."""
         remedy = f"correct the path, or create {self._created} with --autotune-update"
         return CacheError(self.place, self.event, remedy)
+
+
+def is_from_signal_handler(error: BaseException) -> bool:
+    """Whether a signal handler raised an error, such as the time-out of an alarm.
+
+    Python calls a handler between any two of its instructions, also inside of this package. The error belongs to the
+    test that set the alarm.
+    """
+    handler_codes = set()
+    for number in signal.valid_signals():
+        handler = signal.getsignal(number)
+        function = getattr(handler, "__func__", handler)
+        handler_codes.add(getattr(function, "__code__", None))
+    return any(frame.f_code in handler_codes for frame, _ in traceback.walk_tb(error.__traceback__))

@@ -19,6 +19,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import NoReturn, Protocol, TypeVar
 
+from pytest_autotune.cache.errors import is_from_signal_handler
 from pytest_autotune.cache.index import EntryIndex
 from pytest_autotune.cache.model import Digest, Entry, Fingerprint, Identity, Problem, Versions, is_tuner_named
 from pytest_autotune.cache.wording import error_message, to_one_line
@@ -188,7 +189,10 @@ class Reporter:
         :param is_counted: the problem of the call is among the lookups all the same. Otherwise no lookup shows that a
             call was not answered, so the tuner counts as one that could not be hooked, which fails a limit on misses.
         :returns: the error in words.
+        :raises BaseException: the error itself, if a signal handler raised it: it belongs to the test.
         """
+        if is_from_signal_handler(error):
+            raise error
         self._write_traceback(error)
         words = " ".join(f"internal error in {raised_in}: {type(error).__name__}: {error_message(error)}".split())
         self.note(f"{tuner}: {words}{consequence}")

@@ -26,6 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pytest_autotune.cache.errors import is_from_signal_handler
 from pytest_autotune.cache.host_time import HostTime
 from pytest_autotune.devices import current_gpu_uuid
 
@@ -325,6 +326,7 @@ class Locks:
 
         :param unless: returns whether the lock is no longer needed; called while the thread waits.
         :param wait: False gives None at once if another process or thread holds the lock.
+        :raises OSError: if a signal handler of the test raised it, such as ``TimeoutError``.
         """
         from filelock import Timeout
 
@@ -340,6 +342,8 @@ class Locks:
         except Timeout:
             return None
         except OSError as error:
+            if is_from_signal_handler(error):
+                raise
             self.note(
                 f"{path.parent}: {error.strerror or error}; workers do not wait for each other (free space, "
                 f"or set TMPDIR to a local disk)"

@@ -24,6 +24,7 @@ from types import CodeType, FunctionType
 from typing import Any
 from weakref import WeakKeyDictionary
 
+from pytest_autotune.cache.errors import is_from_signal_handler
 from pytest_autotune.cache.host_time import HostTime
 from pytest_autotune.cache.model import UncacheableError
 from pytest_autotune.tuners.source.compiled_code import is_in_source, list_lambdas
@@ -145,7 +146,9 @@ class UncacheableErrors:
         pass
 
     def __exit__(self, error_class: object, error: BaseException | None, traceback: object) -> None:
-        if isinstance(error, Exception) and not isinstance(error, UncacheableError):
+        if not isinstance(error, Exception) or isinstance(error, UncacheableError):
+            return
+        if not is_from_signal_handler(error):
             raise NoDigestError(f"its source cannot be read: {type(error).__name__}") from error
 
 
