@@ -163,7 +163,7 @@ def test_update_prune_keeps_entries_of_a_simultaneous_run() -> None:
     assert summary.merged.counts_text == "1 added, 1 unchanged"
 
 
-def test_a_recovered_tuning_does_not_replace_a_choice_in_the_file() -> None:
+def test_a_recovered_tuning_replaces_no_choice_in_the_file() -> None:
     """The file's choice may be newer than the killed run, for example from a pull."""
     pulled, recovered = entry(problem(), "b"), entry(problem(), "a", a=1.0)
     began = beginning(dump_entries=(pulled,))
@@ -183,7 +183,7 @@ def test_a_hit_keeps_the_choice_that_a_simultaneous_run_retuned() -> None:
     assert summary.merged.cache.entries == (retuned,)
 
 
-def test_a_hit_and_a_simultaneous_run_keep_the_compiled_variants_of_both() -> None:
+def test_a_hit_keeps_compiled_variants_of_a_simultaneous_run() -> None:
     used, written = (replace(entry(problem(), "a"), compiled=(text,)) for text in ("n=64", "n=32"))
 
     summary = finish_at(beginning(), collected(hit(used)), Cache((written,)), RunRequest(FileDump()))
@@ -191,7 +191,7 @@ def test_a_hit_and_a_simultaneous_run_keep_the_compiled_variants_of_both() -> No
     assert summary.merged.cache.entries[0].compiled == ("n=32", "n=64")
 
 
-def test_a_hit_stays_if_a_simultaneous_run_only_recorded_a_failure() -> None:
+def test_a_hit_stays_if_a_simultaneous_run_recorded_a_failure() -> None:
     loaded = entry(problem(), "a")
     failed = replace(loaded, choice=None, candidates=(Candidate(failed="boo"),))
     began = beginning(loaded, dump_entries=(loaded,))
