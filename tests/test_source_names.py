@@ -8,6 +8,7 @@ from types import ModuleType
 
 import pytest
 
+from pytest_autotune.tuners.source import module_text
 from pytest_autotune.tuners.source.source_digest import read_source, source_digest
 from tests.test_source_digest import load
 
@@ -291,3 +292,13 @@ def test_asking_whether_a_module_is_there_adds_only_named_code(load: Load, condi
         digests.append(kept.digest)
     assert digests[0] == digests[1]
     assert digests[0] != digests[2]
+
+
+def test_statements_of_a_class_are_searched_once_for_all_its_lists(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
+    body = "".join(f"    table_{number} = [{number}]\n" for number in range(20))
+    module = load(f"class Tile:\n{body}\ntile = Tile()\ndef kernel(n):\n    return len(tile)\n")
+    searched = []
+    monkeypatch.setattr(module_text, "_list_assigned_names", lambda node: searched.append(node) or {node.targets[0].id})
+    for _ in range(2):
+        source_digest(module.kernel)
+    assert len(searched) == 20

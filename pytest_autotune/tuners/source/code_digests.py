@@ -401,7 +401,7 @@ class CodeDigests:
 
     def _describe_names_in_class(self, cls: type, names: Names) -> list[str]:
         """Return a line for each value that a statement in the body of a class uses by name."""
-        self.used_values.add_class(cls, names)
+        self.used_values.add_names_in_class(cls, names)
         return self._describe_values_of_names(names, list_values_in_class(cls, names, self._ignored))
 
     def _describe_names(

@@ -16,7 +16,7 @@ import inspect
 import linecache
 import os
 import sys
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -186,47 +186,88 @@ def read_module_assignments(scope: Mapping[str, object], name: str) -> Assignmen
         tree = parse_module("".join(linecache.getlines(str(scope.get("__file__")))))
     except (SyntaxError, ValueError):
         return NO_ASSIGNMENTS
-    return _build_assignments(tree, name, str(scope.get("__package__") or ""))
+    statements = _list_statements_by_name(tree).get(name, [])
+    return _build_assignments(statements, name, str(scope.get("__package__") or ""))
 
 
 def read_class_assignments(cls: type, name: str) -> Assignments:
     """Return the statements in the body of a class that assign an attribute."""
-    definition = _read_class_definition(cls)
-    if definition is None:
-        return NO_ASSIGNMENTS
-    return _build_assignments(definition, unmangled_name(name, class_name(cls)), package="")
+    can_be_kept = _can_be_kept(cls)
+    body = None
+    if can_be_kept:
+        body = _class_bodies.get(cls)
+    if body is None:
+        body = _ClassBody(_read_class_definition(cls))
+    if can_be_kept:
+        _class_bodies[cls] = body
+    return body.read_assignments(unmangled_name(name, class_name(cls)))
 
 
-def _build_assignments(tree: ast.AST, name: str, package: str) -> Assignments:
-    """Return the statements in a module or class that assign a name, also inside ``if``, ``for``, ``with`` and ``try``.
+class _ClassBody:
+    """The statements in the body of a class, by the names that they assign.
+
+    :param definition: the ``class`` statement; None if the source cannot be read.
+    """
+
+    def __init__(self, definition: ast.stmt | None) -> None:
+        self._statements: dict[str, list[ast.stmt]] = {}
+        if definition is not None:
+            self._statements = _list_statements_by_name(definition)
+        self._assignments: dict[str, Assignments] = {}
+
+    def read_assignments(self, name: str) -> Assignments:
+        """Return the statements that assign a name."""
+        if name not in self._statements:
+            return NO_ASSIGNMENTS
+        if name not in self._assignments:
+            self._assignments[name] = _build_assignments(self._statements[name], name, package="")
+        return self._assignments[name]
+
+
+_class_bodies: WeakKeyDictionary[type, _ClassBody] = WeakKeyDictionary()
+
+
+def _list_statements_by_name(tree: ast.AST) -> dict[str, list[ast.stmt]]:
+    """Return the statements in a module or class that assign each name, also inside ``if``, ``for``, ``with``, ``try``.
 
     :param tree: the module or class. The functions and classes in it have names of their own.
+    """
+    statements: dict[str, list[ast.stmt]] = {}
+    pending = deque(ast.iter_child_nodes(tree))
+    while pending:
+        node = pending.popleft()
+        if isinstance(node, ast.stmt):
+            for name in _list_assigned_names(node):
+                statements.setdefault(name, []).append(node)
+        if not isinstance(node, (ast.expr, *_SCOPES)):
+            pending += ast.iter_child_nodes(node)
+    return statements
+
+
+def _build_assignments(statements: Iterable[ast.stmt], name: str, package: str) -> Assignments:
+    """Return the statements of a module or class that assign a name.
+
     :param package: the package that contains the module.
     """
     texts = []
     names: dict[tuple[str, ...], None] = {}
     imported_values: list[object] = []
-    pending = list(ast.iter_child_nodes(tree))
-    while pending:
-        node = pending.pop(0)
-        if isinstance(node, ast.stmt) and _assigns(node, name):
-            statement = _without_body(node)
-            texts.append(syntax_text(statement))
-            names.update(dict.fromkeys(list_names_in_statement(statement)))
-            if isinstance(node, (ast.Import, ast.ImportFrom)):
-                imported_values += _list_imported_values(node, name, package)
-        if not isinstance(node, (ast.expr, *_SCOPES)):
-            pending += ast.iter_child_nodes(node)
+    for node in statements:
+        statement = _without_body(node)
+        texts.append(syntax_text(statement))
+        names.update(dict.fromkeys(list_names_in_statement(statement)))
+        if isinstance(node, (ast.Import, ast.ImportFrom)):
+            imported_values += _list_imported_values(node, name, package)
     return Assignments("\n".join(texts), tuple(names), tuple(imported_values))
 
 
-def _assigns(node: ast.stmt, name: str) -> bool:
-    """Whether a statement itself assigns, defines or imports a name, and no statement inside it."""
+def _list_assigned_names(node: ast.stmt) -> set[str]:
+    """Return the names that a statement itself assigns, defines or imports, without those of statements inside it."""
     if isinstance(node, _SCOPES):
-        return node.name == name
+        return {node.name}
     if isinstance(node, (ast.Import, ast.ImportFrom)):
-        return any((alias.asname or alias.name) == name for alias in node.names)
-    return any(_is_stored_name(part) and part.id == name for part in ast.walk(_without_body(node)))
+        return {alias.asname or alias.name for alias in node.names}
+    return {part.id for part in ast.walk(_without_body(node)) if _is_stored_name(part)}
 
 
 def _without_body(node: ast.stmt) -> ast.stmt:

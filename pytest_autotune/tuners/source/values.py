@@ -390,9 +390,37 @@ def _list_values(
 
 @dataclass(frozen=True)
 class _ClassState:
-    """The bases and attributes that a class had when its digest was computed.
+    """The bases and attributes that a class had when its digest was computed."""
 
-    :param names: the dotted names in statements of its body that the digest depends on.
+    cls: ref[type]
+    assigned: AssignedNames
+    values: tuple[tuple[str, _Value], ...]
+
+    @classmethod
+    def build(cls, subject: type, assigned: AssignedNames) -> _ClassState:
+        values = tuple([(name, _Value(value)) for name, value in _list_attributes(subject, assigned)])
+        return cls(ref(subject), assigned, values)
+
+    def still_holds(self) -> bool:
+        """Whether the class has the same bases and attributes."""
+        subject = self.cls()
+        return subject is not None and _are_still(self.values, _list_attributes(subject, self.assigned))
+
+
+def _list_attributes(cls: type, assigned: AssignedNames) -> list[tuple[str, object]]:
+    """Return the bases and attributes of a class, each with a name."""
+    attributes: list[tuple[str, object]] = [("base", base) for base in class_bases(cls)]
+    for name, value in class_attributes(cls).items():
+        if not assigned.has_attribute(cls, name):
+            attributes.append((name, value))
+    return attributes
+
+
+@dataclass(frozen=True)
+class _ClassBodyState:
+    """The values that names in the body of a class had when a digest was computed.
+
+    :param names: the dotted names in the statements that the digest depends on.
     """
 
     cls: ref[type]
@@ -401,33 +429,23 @@ class _ClassState:
     values: tuple[tuple[str, _Value], ...]
 
     @classmethod
-    def build(cls, subject: type, assigned: AssignedNames, names: Names) -> _ClassState:
-        values = tuple((name, _Value(value)) for name, value in _list_attributes(subject, assigned, names))
+    def build(cls, subject: type, assigned: AssignedNames, names: Names) -> _ClassBodyState:
+        values = tuple([(name, _Value(value)) for name, value in list_values_in_class(subject, names, assigned)])
         return cls(ref(subject), assigned, names, values)
 
     def still_holds(self) -> bool:
-        """Whether the class has the same bases and attributes, and the names the same values."""
+        """Whether the names have the same values."""
         subject = self.cls()
-        return subject is not None and _are_still(self.values, _list_attributes(subject, self.assigned, self.names))
-
-
-def _list_attributes(cls: type, assigned: AssignedNames, names: Names) -> list[tuple[str, object]]:
-    """Return the bases and attributes of a class and the values of names in its body, each with a name."""
-    values: list[tuple[str, object]] = [("base", base) for base in class_bases(cls)]
-    for name, value in class_attributes(cls).items():
-        if not assigned.has_attribute(cls, name):
-            values.append((name, value))
-    if names:
-        values += list_values_in_class(cls, names, assigned)
-    return values
+        return subject is not None and _are_still(self.values, list_values_in_class(subject, self.names, self.assigned))
 
 
 def list_values_in_class(cls: type, names: Names, assigned: AssignedNames) -> list[tuple[str, object]]:
     """Return the values of dotted names in the body of a class; see :func:`list_used_values`."""
+    own_attributes = class_attributes(cls)
     attributes: dict[str, object] = {}
-    for name, value in class_attributes(cls).items():
-        if not assigned.has_attribute(cls, name):
-            attributes[name] = value
+    for name, *_ in names:
+        if name in own_attributes and not assigned.has_attribute(cls, name):
+            attributes[name] = own_attributes[name]
     module_globals: Mapping[str, object] = {}
     module = sys.modules.get(class_module(cls))
     if is_instance(module, ModuleType):
@@ -513,7 +531,7 @@ class UsedValues:
     def __init__(self, assigned: AssignedNames, is_kept: bool) -> None:
         self._assigned = assigned
         self._rootdir: Path | None = current_rootdir()
-        self._states: list[_FunctionState | _ClassState | _ObjectState | _ConstantState] = []
+        self._states: list[_FunctionState | _ClassState | _ClassBodyState | _ObjectState | _ConstantState] = []
         self._can_be_compared = is_kept
 
     def add_function(self, kernel: object, function: FunctionType, names: Names) -> None:
@@ -524,10 +542,15 @@ class UsedValues:
         if self._can_be_compared:
             self._states.append(_FunctionState.build(kernel, function, names, self._assigned))
 
-    def add_class(self, cls: type, names: Names = ()) -> None:
-        """Keep the attributes that a class has now, and the values of dotted names in its body."""
+    def add_class(self, cls: type) -> None:
+        """Keep the attributes that a class has now."""
         if self._can_be_compared:
-            self._states.append(_ClassState.build(cls, self._assigned, names))
+            self._states.append(_ClassState.build(cls, self._assigned))
+
+    def add_names_in_class(self, cls: type, names: Names) -> None:
+        """Keep the values that dotted names in the body of a class have now."""
+        if self._can_be_compared and names:
+            self._states.append(_ClassBodyState.build(cls, self._assigned, names))
 
     def add_object(self, owner: object, names: tuple[str, ...] | None) -> None:
         """Keep what an object stores now.
