@@ -201,7 +201,6 @@ def kernel(n):
 @pytest.mark.parametrize(
     ("name", "old", "new"),
     [
-        ("table", "N = 2", "N = 20"),
         ("table", "n + 1", "n + 10"),
         ("table", "table = build(N)", "table = build(N + 1)"),
         ("steps", "n + 3", "n + 30"),
@@ -302,3 +301,71 @@ def test_statements_of_a_class_are_searched_once_for_all_its_lists(load: Load, m
     for _ in range(2):
         source_digest(module.kernel)
     assert len(searched) == 20
+
+
+@pytest.mark.parametrize("use", ["tile.launch(n)", "len(tile)"])
+def test_plain_values_that_a_class_body_names_are_not_followed(load: Load, use: str) -> None:
+    source = f"""
+import os
+from pathlib import Path
+ROOT = os.path.dirname(os.path.abspath(__file__))
+N = 4
+class Conf:
+    def unrelated(self):
+        return 5
+class Tile:
+    folder = Path(ROOT) / "folder"
+    options = dict(workers=N)
+    table: dict[str, Conf] = {{}}
+    def launch(self, n):
+        return self.folder, self.options, self.table
+tile = Tile()
+def kernel(n):
+    return {use}
+"""
+    digest = source_digest(load(source).kernel)
+    assert source_digest(load(source, "elsewhere").kernel) == digest
+    assert source_digest(load(source.replace("N = 4", "N = 40")).kernel) == digest
+    assert source_digest(load(source.replace("return 5", "return 50")).kernel) == digest
+    assert source_digest(load(source.replace("workers=N", "workers=N + 1")).kernel) != digest
+
+
+NAMED_CODE = """
+import functools
+class Plan:
+    def __init__(self, scale):
+        self.scale = scale
+    def launch(self, n):
+        return n + 1
+def cached(function):
+    results = {}
+    @functools.wraps(function)
+    def inner(n):
+        return results.setdefault(n, function(n))
+    return inner
+@cached
+def build(n):
+    return [n + 2]
+def step(n, scale):
+    return n + 3
+plan, scaled = Plan(6), functools.partial(step, scale=7)
+class Tile:
+    plans = [plan]
+    table = build(5)
+    steps = [scaled]
+    def launch(self, n):
+        return self.plans, self.table, self.steps
+tile = Tile()
+def kernel(n):
+    return USE
+"""
+
+
+@pytest.mark.parametrize("use", ["tile.launch(n)", "len(tile)"])
+def test_objects_and_wrapped_functions_in_a_class_body_are_followed(load: Load, use: str) -> None:
+    source = NAMED_CODE.replace("USE", use)
+    digest = source_digest(load(source).kernel)
+    for old, new in (("n + 1", "n + 10"), ("n + 2", "n + 20"), ("n + 3", "n + 30")):
+        assert source_digest(load(source.replace(old, new)).kernel) != digest
+    for old, new in (("Plan(6)", "Plan(60)"), ("scale=7", "scale=70")):
+        assert source_digest(load(source.replace(old, new)).kernel) == digest

@@ -400,9 +400,25 @@ class CodeDigests:
         return [f"{name}: {text}"]
 
     def _describe_names_in_class(self, cls: type, names: Names) -> list[str]:
-        """Return a line for each value that a statement in the body of a class uses by name."""
+        """Return a line for each value that statements in the body of a class use by name, as for a function."""
         self.used_values.add_names_in_class(cls, names)
         return self._describe_values_of_names(names, list_values_in_class(cls, names, self._ignored))
+
+    def _describe_code_named_in_class(self, cls: type, names: Names) -> list[str]:
+        """Return a line for each piece of the user's code that statements in the body of a class use by name.
+
+        Plain values are left out: after ``ROOT = os.path.dirname(__file__)``, ``ROOT`` depends on the machine.
+        """
+        self.used_values.add_names_in_class(cls, names)
+        lines = []
+        for name, value in list_values_in_class(cls, names, self._ignored):
+            if is_code(value):
+                text = self._describe_attribute(name, value)
+            else:
+                text = self.describe_code_in(value, _list_names_below(name, names))
+            if text is not None:
+                lines.append(f"{name}: {text}")
+        return lines
 
     def _describe_names(
         self, names: Names, variables: Mapping[str, object], module_globals: Mapping[str, object]
@@ -544,16 +560,18 @@ class CodeDigests:
         """Return the lines of a member of a class, and of the further functions in it such as a property's setter."""
         # The class stores a member that its code calls ``__scale`` under another name: ``_Class__scale``.
         attribute = class_attributes(member.cls)[member.stored_name]
-        is_assigned = self._ignored.has_attribute(member.cls, member.stored_name)
-        text = None
         lines = []
-        if not is_assigned:
-            text = self._describe_attribute(member.name, unwrap_attribute(attribute))
-        if is_assigned or self._lacks_data(attribute, text):
-            # The value may change. Its first value stands in the body of the class.
+        if self._ignored.has_attribute(member.cls, member.stored_name):
+            # A method of the class changes the attribute. Its first value stands in the body of the class.
             assignments = read_class_assignments(member.cls, member.name)
-            text = text or assignments.text or None
+            text = assignments.text or None
             lines = self._describe_names_in_class(member.cls, assignments.names)
+        else:
+            text = self._describe_attribute(member.name, unwrap_attribute(attribute))
+            if self._lacks_data(attribute, text):
+                assignments = read_class_assignments(member.cls, member.name)
+                text = text or assignments.text or None
+                lines = self._describe_code_named_in_class(member.cls, assignments.value_names)
         if text is not None:
             lines.append(f"{class_name(member.cls)}.{member.name}: {text}")
         for line in self._describe_other_functions(member.name, attribute):
@@ -612,6 +630,7 @@ class CodeDigests:
             code_text = self._describe_code_in_member(member)
             if code_text is not None:
                 yield f"{name} code: {code_text}"
+        names_in_body: dict[DottedName, None] = {}
         for name, value in sorted(class_attributes(cls).items()):
             if name in enum_members:
                 continue
@@ -630,10 +649,11 @@ class CodeDigests:
                 text = self.describe_code_in(value)
             elif self._lacks_data(value, text):
                 # The text of the class has the statement that makes the value.
-                yield from self._describe_names_in_class(cls, read_class_assignments(cls, name).names)
+                names_in_body.update(dict.fromkeys(read_class_assignments(cls, name).value_names))
             if text is not None:
                 yield f"{name}: {text}"
             yield from self._describe_other_functions(name, value)
+        yield from self._describe_code_named_in_class(cls, tuple(names_in_body))
 
     def _lacks_data(self, attribute: object, text: str | None) -> bool:
         """Whether an attribute of a class has data that its text lacks, such as a list or the list in a tuple.

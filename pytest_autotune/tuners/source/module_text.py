@@ -166,15 +166,17 @@ class Assignments:
 
     :param text: the text of the statements; empty if there are none.
     :param names: the dotted names in the statements, without the assigned names.
+    :param value_names: the same without the names that only stand in annotations.
     :param imported_values: the modules and values that import statements among them brought.
     """
 
     text: str
     names: tuple[tuple[str, ...], ...]
+    value_names: tuple[tuple[str, ...], ...]
     imported_values: tuple[object, ...] = ()
 
 
-NO_ASSIGNMENTS = Assignments("", ())
+NO_ASSIGNMENTS = Assignments("", (), ())
 
 
 def read_module_assignments(scope: Mapping[str, object], name: str) -> Assignments:
@@ -251,14 +253,16 @@ def _build_assignments(statements: Iterable[ast.stmt], name: str, package: str) 
     """
     texts = []
     names: dict[tuple[str, ...], None] = {}
+    value_names: dict[tuple[str, ...], None] = {}
     imported_values: list[object] = []
     for node in statements:
         statement = _without_body(node)
         texts.append(syntax_text(statement))
         names.update(dict.fromkeys(list_names_in_statement(statement)))
+        value_names.update(dict.fromkeys(list_names_in_statement(_without_annotation(statement))))
         if isinstance(node, (ast.Import, ast.ImportFrom)):
             imported_values += _list_imported_values(node, name, package)
-    return Assignments("\n".join(texts), tuple(names), tuple(imported_values))
+    return Assignments("\n".join(texts), tuple(names), tuple(value_names), tuple(imported_values))
 
 
 def _list_assigned_names(node: ast.stmt) -> set[str]:
@@ -279,6 +283,15 @@ def _without_body(node: ast.stmt) -> ast.stmt:
         if hasattr(head, field):
             setattr(head, field, [])
     return head
+
+
+def _without_annotation(statement: ast.stmt) -> ast.stmt:
+    """Return a statement without the annotation of the name that it assigns."""
+    if not isinstance(statement, ast.AnnAssign):
+        return statement
+    bare_statement = copy.copy(statement)
+    bare_statement.annotation = ast.Constant(None)
+    return bare_statement
 
 
 def _list_imported_values(statement: ast.Import | ast.ImportFrom, name: str, package: str) -> list[object]:
