@@ -77,7 +77,8 @@ def test_a_valid_closing_line_is_read_and_an_invalid_one_skipped() -> None:
         "notes": ["note"], "untracked": ["triton:k"], "imported_kernels": ["t:k"], "unavailable": ["no GPU"],
         "hypothesis_tests": ["t::t"], "disabled_tests": [],
         "missing_caches": [],
-        "ignored_test_files": [], "unhooked": {"triton": "why"}, "versions": {"triton": "triton 3.6"}, "deselected": 3,
+        "ignored_test_files": [], "unhooked": {"triton": "why"}, "missing_packages": {},
+        "versions": {"triton": "triton 3.6"}, "deselected": 3,
         "has_replaced_paths": True,
     }  # fmt: skip
     ends = [("gw1", Event.decode(Event(END, data=end_data).encode())) for end_data in (data, {"notes": 5})]

@@ -37,6 +37,7 @@ COLLECTED = Collected(
     notes=("a note",),
     untracked=("toy:lib.untracked",),
     unhooked=(("toy", "it is too old"),),
+    missing_packages=(("triton", "triton"),),
     versions={"toy": Versions.parse("toy 1.0")},
     imported_kernels=("toy:lib.op",),
     unavailable=("no GPU is visible",),

@@ -252,6 +252,7 @@ class TestProcess:
             "versions": {tuner: str(versions) for tuner, versions in session.versions.items()},
             "imported_kernels": imported_kernels,
             "unavailable": self._list_unavailable(),
+            "missing_packages": self._find_missing_packages(),
             "has_visible_gpu": not self._has_lost_gpu(),
             "hypothesis_tests": sorted(self._hypothesis_tests),
             "disabled_tests": sorted(self._disabled_tests),
@@ -266,7 +267,17 @@ class TestProcess:
         index = self._context.index
         if index is None or not self._options.has_only_optional_caches:
             return []
-        reasons = []
+        reasons = [f"{package} is not installed" for package in self._find_missing_packages().values()]
+        if self._has_lost_gpu():
+            reasons.append("no GPU is visible")
+        return reasons
+
+    def _find_missing_packages(self) -> dict[str, str]:
+        """Return tuner of loaded entries -> the package of its library, for the packages that are not installed."""
+        index = self._context.index
+        if index is None:
+            return {}
+        missing_packages = {}
         for library in sorted({library_of(tuner) for tuner in index.list_tuners()}):
             built_in_tuner = TUNERS.get(library)
             if built_in_tuner is None:
@@ -274,10 +285,8 @@ class TestProcess:
                 continue
             package = built_in_tuner.module.partition(".")[0]
             if not _is_installed(package):
-                reasons.append(f"{package} is not installed")
-        if self._has_lost_gpu():
-            reasons.append("no GPU is visible")
-        return reasons
+                missing_packages[library] = package
+        return missing_packages
 
     def _has_lost_gpu(self) -> bool:
         """Whether loaded entries are for GPUs, and this process cannot see any GPU."""

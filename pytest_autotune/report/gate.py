@@ -441,7 +441,22 @@ def explain_unreachable_entries(result: RunResult) -> str:
         return f"loaded entries were not used: no adapter is installed for {names} (install its package)"
     if result.unnamed_tuners:
         return describe_unnamed_tuners(result.unnamed_tuners, result.request.tuners_named_by)
+    if result.missing_packages and not result.collected.chosen_tests:
+        # As with a lost GPU, tests or files that the user chose may need none of these entries.
+        return _describe_missing_packages(result.missing_packages)
     return ""
+
+
+def _describe_missing_packages(packages: Mapping[str, str]) -> str:
+    """Return the failure for loaded entries of a tuner whose library is not installed: of the first such tuner.
+
+    :param packages: tuner -> the package of its library; not empty.
+    """
+    tuner, package = next(iter(packages.items()))
+    return (
+        f"loaded entries were not used: {package} is not installed (install it, load PATH?optional, or add {tuner}:* to "
+        f"autotune_ignore)"
+    )
 
 
 def describe_unnamed_tuners(tuners: Iterable[str], named_by: str) -> str:

@@ -277,6 +277,7 @@ def _join_collected(records: Mapping[str, ProcessRecord], suite_error: str) -> C
         versions=versions,
         has_visible_gpu=has_visible_gpu,
         unhooked=_join_unhooked(records.values()),
+        missing_packages=_join_missing_packages(records.values()),
         notes=_join_texts(collected.notes for collected in all_collected),
         untracked=_join_texts(collected.untracked for collected in all_collected),
         imported_kernels=_join_texts(collected.imported_kernels for collected in all_collected),
@@ -318,6 +319,16 @@ def _join_unhooked(records: Iterable[ProcessRecord]) -> tuple[tuple[str, str], .
         if not record.is_optional:
             unhooked.update(record.collected.unhooked)
     return tuple(sorted(unhooked))
+
+
+def _join_missing_packages(records: Iterable[ProcessRecord]) -> tuple[tuple[str, str], ...]:
+    """Return (tuner, the package of its library) for the packages that a process needed and had not, sorted."""
+    missing_packages: set[tuple[str, str]] = set()
+    for record in records:
+        # As with tuners that could not be hooked, optional caches may lack their libraries.
+        if not record.is_optional:
+            missing_packages.update(record.collected.missing_packages)
+    return tuple(sorted(missing_packages))
 
 
 def _join_texts(lists: Iterable[Iterable[str]]) -> tuple[str, ...]:

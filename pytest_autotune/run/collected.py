@@ -51,6 +51,7 @@ class Collected:
     :param versions: library of a tuner -> the versions that it ran with.
     :param imported_kernels: the loaded kernels, as ``tuner:kernel``, whose module was imported.
     :param unavailable: why loaded entries cannot be used here; only if all loaded caches are optional.
+    :param missing_packages: (tuner of loaded entries, the package of its library), for packages that are not installed.
     :param has_visible_gpu: whether a process can see a GPU. It is False only if loaded entries are for GPUs.
     :param hypothesis_tests: node ids of the tests whose arguments Hypothesis draws.
     :param disabled_tests: node ids of the tests whose marker bypasses the tuners.
@@ -80,6 +81,7 @@ class Collected:
     versions: Mapping[str, Versions] = field(default_factory=dict)
     imported_kernels: tuple[str, ...] = ()
     unavailable: tuple[str, ...] = ()
+    missing_packages: tuple[tuple[str, str], ...] = ()
     has_visible_gpu: bool = True
     hypothesis_tests: tuple[str, ...] = ()
     disabled_tests: tuple[str, ...] = ()
@@ -122,6 +124,8 @@ class _LastEvents:
             "ignored_test_files": {},
         }
         self.unhooked: set[tuple[str, str]] = set()
+        #: (tuner, the package of its library that is not installed).
+        self.missing_packages: set[tuple[str, str]] = set()
         self.versions: dict[str, Versions] = {}
         self.deselected_count = 0
         self.has_replaced_paths = False
@@ -138,6 +142,8 @@ class _LastEvents:
                 texts[str(text)] = None
         for tuner, reason in event.data["unhooked"].items():
             self.unhooked.add((tuner, str(reason)))
+        for tuner, package in event.data["missing_packages"].items():
+            self.missing_packages.add((tuner, str(package)))
         for library, text in event.data["versions"].items():
             self.versions[library] = Versions.parse(text)
         # Every worker collects the whole suite and deselects the same tests, so the numbers are not added.
@@ -155,6 +161,7 @@ class _LastEvents:
             versions=self.versions,
             imported_kernels=tuple(texts["imported_kernels"]),
             unavailable=tuple(texts["unavailable"]),
+            missing_packages=tuple(sorted(self.missing_packages)),
             # If every process crashed, nobody looked for a GPU.
             has_visible_gpu=any(self.gpu_views) or not self.gpu_views,
             hypothesis_tests=tuple(texts["hypothesis_tests"]),

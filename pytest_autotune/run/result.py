@@ -230,6 +230,20 @@ class RunResult:
         return tuple(tuner for tuner, _ in self.collected.unhooked if library_of(tuner) in needed_libraries)
 
     @property
+    def missing_packages(self) -> dict[str, str]:
+        """Tuner of loaded entries -> the package of its library, if it is not installed and no lookup took place.
+
+        Another process, whose report is judged together with this one, may have the package and ask for the entries.
+        """
+        loaded = set(map(library_of, self.devices_by_tuner))
+        requested = {row.problem.library for row in self.rows}
+        packages = {}
+        for tuner, package in self.collected.missing_packages:
+            if tuner in loaded and tuner not in requested:
+                packages[tuner] = package
+        return packages
+
+    @property
     def unnamed_tuners(self) -> tuple[str, ...]:
         """The tuners of loaded entries that the user has left out by naming other tuners."""
         named = self.request.policy.tuners

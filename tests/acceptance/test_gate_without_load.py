@@ -7,6 +7,8 @@ from xml.etree import ElementTree
 
 import pytest
 
+from pytest_autotune.cli.main import main
+from pytest_autotune.tuners import TUNERS, BuiltInTuner
 from tests.conftest import Suite
 
 GATES = ["--autotune-max-misses=0", "--autotune-on-miss=error"]
@@ -245,6 +247,33 @@ def test_the_gate_fails_if_all_tests_are_xfail_with_run_false(serial_suite: Suit
     result.stdout.fnmatch_lines(
         ["!* no test called an autotuned kernel, and no test passed (1 xfailed; -rsx shows why) !*"]
     )
+
+
+@pytest.mark.parametrize("gate", GATES)
+def test_gate_fails_if_the_library_of_loaded_entries_is_absent(
+    serial_suite: Suite, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], gate: str
+) -> None:
+    """The tests of the library skip, while another tuner has a hit. Its entries alone would let the gate pass."""
+    monkeypatch.setitem(TUNERS, "helion", BuiltInTuner("absent_library.adapter", "absent_library.tune"))
+    (serial_suite.folder / "test_helion.py").write_text("import pytest\npytest.importorskip('absent_library')\n")
+    serial_suite.write().prepare_dump()
+    cache = serial_suite.cache
+    cache.with_name("helion.textproto").write_text(cache.read_text().replace('tuner: "toy"', 'tuner: "helion"'))
+    load = "--autotune-load=helion.textproto"
+
+    result = serial_suite.load(load, gate, "--autotune-report=reports/")
+
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    message = (
+        "loaded entries were not used: absent_library is not installed (install it, load PATH?optional, or add "
+        "helion:* to autotune_ignore)"
+    )
+    result.stdout.fnmatch_lines([f"!* {message} !*"])
+    assert serial_suite.load(load, gate, "-oautotune_ignore=helion:*").ret == 0
+    assert serial_suite.load(load, gate, "test_lib.py").ret == 0, "a file that the user chose"
+    capsys.readouterr()
+    assert main(["gate", "cache.textproto", "helion.textproto", "--reports=reports/", "--expect=1"]) == 1
+    assert capsys.readouterr().out.splitlines()[-1] == f"FAILED: {message}"
 
 
 def test_the_gate_passes_tests_without_kernels_unless_all_skip(suite: Suite) -> None:
