@@ -10,7 +10,6 @@ library or the GPU for their entries. Its report names this reason and is not ju
 
 from __future__ import annotations
 
-import os
 import shlex
 from collections import Counter
 from collections.abc import Sequence
@@ -311,12 +310,12 @@ def list_equal_commands(reports: Sequence[ProcessReport], expected_count: int | 
     """
     if len(reports) == expected_count:
         return []
-    counts: Counter[tuple[RetryKey, str]] = Counter()
+    counts: Counter[RetryKey] = Counter()
     for report in reports:
         if report.record is not None and not report.ci_run.id:
-            counts[report.retry_key, os.path.dirname(report.path)] += 1
+            counts[report.retry_key] += 1
     lines = []
-    for (key, _), count in counts.items():
+    for key, count in counts.items():
         if count > 1:
             lines.append(
                 f"{count} reports have the same command, so some may be of an earlier run: "

@@ -68,20 +68,12 @@ class RetryKey(NamedTuple):
     :param job: the name of the CI job.
     :param command: the command line of the process.
     :param folder: the folder in which the command ran, relative to pytest's rootdir.
+    :param report_folder: the folder of the report. It tells processes apart that have one command.
     """
 
     job: str
     command: str
     folder: str
-
-
-class _ProcessKey(NamedTuple):
-    """A process of a CI run, in whatever attempt.
-
-    :param report_folder: the folder of its report; empty if the retry key alone names the process.
-    """
-
-    retry_key: RetryKey
     report_folder: str
 
 
@@ -108,7 +100,7 @@ class ProcessReport:
     @property
     def retry_key(self) -> RetryKey:
         """The facts that are equal in the report of a later attempt which repeats the process."""
-        return RetryKey(self.ci_run.job, self.ci_run.command, self.ci_run.folder)
+        return RetryKey(self.ci_run.job, self.ci_run.command, self.ci_run.folder, os.path.dirname(self.path))
 
 
 def list_report_files(folder: str) -> list[Path]:
@@ -172,50 +164,25 @@ def without_repeated(reports: Sequence[ProcessReport]) -> list[ProcessReport]:
     Example: a job has failed in attempt 1 and is repeated in attempt 2. Its report of attempt 1 is left out.
 
     Several processes of an attempt may have the same job, command and folder, because an environment variable selects
-    their tests. If they wrote their reports into different folders, the folder of the report tells them apart.
-    Otherwise, and if the latest attempt has fewer of these processes than an earlier attempt, nobody knows which of
-    them were repeated. The reports of both attempts are then kept.
+    their tests. The folders of their reports tell them apart. A report in another folder never replaces a report: the
+    process that has no report of its own may have died before it could write one.
+
+    If such processes share the folder of their reports, and if the latest attempt has fewer of them than an earlier
+    attempt, nobody knows which of them were repeated. The reports of both attempts are then kept.
     """
-    process_keys = _list_process_keys(reports)
-    #: Process -> number of an attempt -> the number of reports of this attempt.
-    report_counts: defaultdict[_ProcessKey, Counter[int]] = defaultdict(Counter)
-    for report, process_key in zip(reports, process_keys, strict=True):
-        report_counts[process_key][report.ci_run.attempt] += 1
+    #: Retry key -> number of an attempt -> the number of reports of this attempt.
+    report_counts: defaultdict[RetryKey, Counter[int]] = defaultdict(Counter)
+    for report in reports:
+        report_counts[report.retry_key][report.ci_run.attempt] += 1
     kept_reports = []
-    for report, process_key in zip(reports, process_keys, strict=True):
-        count_by_attempt = report_counts[process_key]
+    for report in reports:
+        count_by_attempt = report_counts[report.retry_key]
         attempt = report.ci_run.attempt
         latest_attempt = max(count_by_attempt)
         are_all_repeated = count_by_attempt[latest_attempt] >= count_by_attempt[attempt]
         if attempt == latest_attempt or not are_all_repeated:
             kept_reports.append(report)
     return kept_reports
-
-
-def _list_process_keys(reports: Sequence[ProcessReport]) -> list[_ProcessKey]:
-    """Return for each report what names its process in every attempt."""
-    #: Job, command and folder of processes -> number of an attempt -> the folders of the reports.
-    report_folders: defaultdict[RetryKey, defaultdict[int, set[str]]] = defaultdict(lambda: defaultdict(set))
-    for report in reports:
-        report_folders[report.retry_key][report.ci_run.attempt].add(os.path.dirname(report.path))
-    process_keys = []
-    for report in reports:
-        report_folder = ""
-        if _are_folders_of_processes(report_folders[report.retry_key]):
-            report_folder = os.path.dirname(report.path)
-        process_keys.append(_ProcessKey(report.retry_key, report_folder))
-    return process_keys
-
-
-def _are_folders_of_processes(folders_by_attempt: Mapping[int, set[str]]) -> bool:
-    """Whether the folders of some reports tell processes apart: the first attempt has several, and later ones the same.
-
-    Folders that only a later attempt has may be named after the attempt.
-    """
-    first_folders = folders_by_attempt[min(folders_by_attempt)]
-    if len(first_folders) < 2:
-        return False
-    return all(folders <= first_folders for folders in folders_by_attempt.values())
 
 
 def build_joint_result(reports: Sequence[ProcessReport], initial: InitialCaches, suite_error: str = "") -> RunResult:

@@ -441,12 +441,20 @@ def test_a_ci_retry_passes_if_a_variable_selects_the_shard(gate: Gate) -> None:
     assert gate.judge("--expect=2") == 0, gate.lines
 
 
-def test_a_ci_retry_of_all_shards_may_have_folders_of_its_own(gate: Gate) -> None:
-    for attempt, shard in ((1, 1), (1, 2), (2, 1), (2, 2)):
-        addopts = f"--autotune-report=reports/{attempt}/{shard}/"
-        gate.suite.load("test_a.py", PYTEST_ADDOPTS=addopts, GITHUB_RUN_ID="7", GITHUB_RUN_ATTEMPT=str(attempt))
+@pytest.mark.parametrize(("live_shards", "dead_shards"), [([1], [2]), ([1, 2], [3, 4])])
+def test_a_ci_retry_of_dead_shards_keeps_the_misses_of_others(
+    gate: Gate, live_shards: list[int], dead_shards: list[int]
+) -> None:
+    """CI repeats only the shards that died in attempt 1 before they could write a report."""
+    gate.suite.write(test_new=OPS.format(name="new", count=1))
+    for attempt, shards in ((1, live_shards), (2, dead_shards)):
+        for shard in shards:
+            test = "test_new.py" if shard == 1 else "test_a.py"
+            addopts = f"--autotune-report=reports/{shard}/ {test}"
+            gate.suite.load(PYTEST_ADDOPTS=addopts, GITHUB_RUN_ID="7", GITHUB_RUN_ATTEMPT=str(attempt))
 
-    assert gate.judge("--expect=2") == 0, gate.lines
+    assert gate.judge() == 1
+    assert [line for line in gate.lines if line.startswith("MISS ")], gate.lines
 
 
 def test_a_retry_fails_the_gate_if_two_jobs_run_the_same_command(gate: Gate) -> None:
