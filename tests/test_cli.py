@@ -381,7 +381,7 @@ def blocks(path: str) -> tuple[str, list[str]]:
     return head, entries
 
 
-def test_check_reports_a_wrong_layout_which_option_fix_corrects(run: Run) -> None:
+def test_check_reports_a_wrong_layout_and_check_fix_corrects_it(run: Run) -> None:
     """The message has the line where the file differs from the plugin's own form.
 
     With --fix the file is written again.

@@ -167,7 +167,7 @@ def test_a_worker_gets_the_result_that_another_worker_logged(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(("world_size", "expected"), [("", False), ("1", False), ("8", True)])
-def test_variable_world_size_above_1_means_a_distributed_run(monkeypatch, world_size: str, expected: bool) -> None:
+def test_a_run_is_distributed_if_env_world_size_is_above_1(monkeypatch, world_size: str, expected: bool) -> None:
     monkeypatch.setenv("WORLD_SIZE", world_size)
 
     assert in_distributed_run() is expected

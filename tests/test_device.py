@@ -130,7 +130,7 @@ def test_visible_gpus_follow_cuda_visible_devices_or_nvidia_smi(monkeypatch, vis
     assert visible_nvidia_gpus() == expected
 
 
-def test_a_cpu_with_one_usable_thread_keeps_its_architecture() -> None:
+def test_cpu_arch_does_not_depend_on_the_number_of_threads() -> None:
     assert device.cpu(1).multiprocessors == 1
     assert device.cpu(1).arch == device.cpu().arch
 

@@ -271,7 +271,7 @@ def test_a_merge_conflict_is_an_error_that_names_a_git_command(format):
         ('id: "nvidia-h200-sm90-132"', "", "devices[0] has no id"),
     ],
 )
-def test_an_error_in_a_text_entry_names_its_field_path(old, new, expected):
+def test_an_invalid_textproto_value_is_reported_with_its_path(old, new, expected):
     assert expected in refusal(MATMUL_TEXT.replace(old, new, 1), Format.TEXT)
 
 

@@ -473,7 +473,7 @@ def test_the_source_of_an_unchanged_function_is_read_only_once() -> None:
     assert read_source_argument(Launcher().run) is read_source_argument(Launcher().run)
 
 
-def test_monkeypatching_a_helper_of_a_function_tunes_it_again(
+def test_after_its_helper_is_monkeypatched_a_function_is_retuned(
     monkeypatch: pytest.MonkeyPatch, looked_up: list[Lookup]
 ) -> None:
     assert tune_once(follows_calls) == 2

@@ -75,7 +75,7 @@ def test_tune_returns_the_object_from_the_space_and_not_a_copy() -> None:
     assert choice is configs[1]
 
 
-def test_product_omits_combinations_that_argument_where_rejects() -> None:
+def test_product_omits_combinations_for_which_where_is_false() -> None:
     """The argument `where` of product() rejects combinations."""
     space = product(m=[1, 2], n=[10, 20], where=lambda config: config["m"] * config["n"] < 40)
 

@@ -179,7 +179,7 @@ class PreparingAdapter(CostlyAdapter):
         return [lambda: True]
 
 
-def test_an_error_in_method_prepare_of_an_adapter_is_noted_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_in_prepare_of_an_adapter_adds_only_one_note(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys.modules["costly_adapter"], "Adapter", PreparingAdapter)
     session, suite = session_of((ENTRY,)), Suite((), is_part=False)
     hooks = Hooks(session, None)

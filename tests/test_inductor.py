@@ -426,7 +426,7 @@ def test_an_inductor_hit_compiles_only_the_chosen_config(gpu_runs: Runs) -> None
         "test_user_kernel_elsewhere",
     ],
 )
-def test_a_kernel_is_one_problem_in_all_graphs_and_cache_folders(gpu_runs: Runs, test: str) -> None:
+def test_a_kernel_is_measured_once_across_graphs_and_cache_dirs(gpu_runs: Runs, test: str) -> None:
     measured = [line for line in gpu_runs.dump.facts_of(test)["measurements"] if "XBLOCK: 16" in line]
     first = gpu_runs.dump.facts_of("test_user_kernel" if "user" in test else "test_softmax")
 

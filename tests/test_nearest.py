@@ -31,7 +31,7 @@ def reason(missed: Problem, *problems: Problem, alias: str = "") -> str:
     return explain_miss([index(*problems)], missed, policy).text
 
 
-def test_a_miss_names_only_key_values_unlike_the_nearest_entry() -> None:
+def test_a_miss_names_only_key_values_that_differ_from_nearest() -> None:
     entries = [problem(M=m, N=n) for m, n in ((16, 16), (64, 64))]
     assert reason(problem(M=64, N=128), *entries) == "no entry; the nearest entry has N 64 instead of 128"
 

@@ -170,7 +170,7 @@ def test_tunings_with_a_coarse_timer_mostly_make_the_same_choice() -> None:
     assert max(times_us[choice] for choice in choices) < 4.51 * 1.02
 
 
-def test_processes_with_shifted_times_mostly_choose_the_same() -> None:
+def test_small_time_shifts_rarely_change_which_candidate_wins() -> None:
     """Each process sees slightly different times for the candidates.
 
     The processes disagree for at most 2 of 20 problems.

@@ -120,7 +120,7 @@ def fail(session: Session, *reasons: str) -> None:
         tuning.record_failure(reasons)
 
 
-def test_saved_error_texts_have_no_addresses_or_temporary_paths() -> None:
+def test_saved_error_texts_are_cut_and_hide_addresses_and_paths() -> None:
     entries = []
     for reasons in (
         ["no\x1b 0x7ffe12", "in /tmp/a/tmpk3_x9q2.ptx: bad"],
@@ -243,7 +243,7 @@ def test_a_tuning_inside_a_tuning_never_waits_for_other_workers() -> None:
     assert claims.waits == [True, False, True]
 
 
-def test_a_hit_that_a_tuner_reports_gets_the_current_tests_name() -> None:
+def test_an_observed_hit_is_attributed_to_the_current_test() -> None:
     session, lookups = a_session()
     session.current_test = "test_a.py::test_a"
 
@@ -369,7 +369,7 @@ def test_a_copied_kernel_is_a_miss_if_a_test_uses_the_original() -> None:
     assert [lookup.outcome for lookup in lookups] == [Outcome.HIT, Outcome.MISS]
 
 
-def test_a_copied_kernel_is_a_miss_if_a_worker_uses_the_original() -> None:
+def test_a_rename_is_a_miss_if_another_worker_hits_the_old_name() -> None:
     (moved,) = after_a_move(an_entry("old"))
     old = Lookup(Identity(problem("old"), moved.fingerprint), Outcome.HIT, result=UsedEntry(an_entry("old")))
 

@@ -388,7 +388,7 @@ def test_hooks_with_different_bound_values_have_different_source(load) -> None:
 
 
 @pytest.mark.parametrize("name", ["queue", "cuda", "numba"])
-def test_the_source_includes_user_modules_named_like_a_library(load, name: str) -> None:
+def test_an_edit_in_a_user_module_named_torch_changes_a_digest(load, name: str) -> None:
     def digest(body: str) -> str:
         helpers = load(f"def act(x):\n    return {body}\n\nclass Act:\n    SIZE = {len(body)}\n", name)
         module = load("def kernel(x):\n    return act(x), Act, helpers.act\n")

@@ -128,7 +128,7 @@ def test_entries_that_differ_only_in_compiled_variants_are_equal() -> None:
     assert entry("k", 64, "a") == entry("k", 64, "b")
 
 
-def test_a_dump_keeps_old_and_adds_new_variants_of_a_choice() -> None:
+def test_a_merge_adds_new_specializations_to_the_recorded_ones() -> None:
     """The order of the merged entries does not matter, and the entry counts as unchanged."""
     base = Cache((entry("k", 64, "old"),))
     used = [entry("k", 64, "b"), entry("k", 64, "a")]

@@ -796,7 +796,7 @@ def test_a_tuned_python_function_is_called_only_to_measure_it(run, absent_gpu, t
     assert loaded[0].outcome == "hit"
 
 
-def test_a_tuned_lambda_is_uncacheable_because_it_has_no_name(run, absent_gpu) -> None:
+def test_a_lambda_as_kernel_is_uncacheable_as_it_has_no_name(run, absent_gpu) -> None:
     lookups = run(is_dumping=True)
     configs = [config(16), config(32)]
 

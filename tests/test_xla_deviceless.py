@@ -188,7 +188,7 @@ def test_xla_counts_entries_of_another_backend_version_as_misses(run: Callable[.
 
 
 @new_format
-def test_xla_counts_hits_for_entries_of_another_codegen_version(run: Callable[..., XlaRun], tmp_path: Path) -> None:
+def test_xla_itself_accepts_entries_of_another_codegen_version(run: Callable[..., XlaRun], tmp_path: Path) -> None:
     """The backend's version is equal. XLA counts hits, but no strict hits."""
     xla_run = run(
         cache(tmp_path / "cache.pb", [new_entry(hlo, codegen="deadbeefdeadbeef") for hlo in (*REDUCTIONS, DOT)])

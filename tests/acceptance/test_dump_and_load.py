@@ -90,7 +90,7 @@ def test_a_dump_does_not_depend_on_test_order_or_worker_count(suite: Suite) -> N
     assert without_times(suite.cache.read_text()) == without_times(first)
 
 
-def test_an_update_keeps_all_entries_and_tunes_only_misses(suite: Suite, section) -> None:
+def test_load_and_dump_to_one_file_keeps_entries_and_adds_misses(suite: Suite, section) -> None:
     suite.write().serial.prepare_dump()
     before = suite.cache.read_text()
     suite.pytester.makepyfile(test_more="def test_more(tune): tune('lib.more', N=1)")
@@ -153,7 +153,7 @@ def test_if_two_loaded_caches_disagree_the_last_one_wins(suite: Suite) -> None:
     assert suite.run("--autotune-load=one.textproto", "--autotune-load=two.textproto").ret == 1
 
 
-def test_without_options_the_plugin_tunes_and_prints_nothing(suite: Suite, section) -> None:
+def test_without_options_the_plugin_neither_tunes_nor_prints(suite: Suite, section) -> None:
     result = suite.write().run()
 
     result.assert_outcomes(passed=4)

@@ -225,7 +225,7 @@ def test_triton_tunes_a_problem_that_the_exported_module_lacks(
     assert output.splitlines()[1] == "64 [16, 32, 64, 128] 64 [16, 32, 64, 128]"
 
 
-def test_the_triton_interpreter_needs_no_tuning_for_a_gpu_export(
+def test_under_the_interpreter_a_gpu_export_picks_without_timing(
     serial_suite: Suite, server: subprocess.Popen[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A laptop can run a library whose choices are for GPUs alone. Nothing is measured there."""

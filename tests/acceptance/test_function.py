@@ -251,7 +251,7 @@ def test_a_hit_raises_the_saved_error_if_all_candidates_failed(suite: Suite) -> 
     loaded.stdout.fnmatch_lines(["E *TuningError: function:lib.k (n=1): all 5 candidates failed: *", "1 hit"])
 
 
-def test_editing_a_function_a_lambda_calls_makes_entries_stale(serial_suite: Suite) -> None:
+def test_editing_a_callee_of_a_lambda_makes_its_entries_stale(serial_suite: Suite) -> None:
     a_suite(serial_suite, SUITE.replace("run=run", "run=lambda config: run(config)"))
     report = serial_suite.report("--autotune-dump=cache.textproto")
     assert {row["label"] for row in report["lookups"]} == {""}

@@ -707,7 +707,7 @@ def test_gate_command_and_pytest_have_the_same_option_defaults(option: Option) -
     assert find_unset_value(option) == READERS[option.kind](None, option)
 
 
-def test_prune_refuses_a_reports_folder_without_option_expect(gate: Gate, capsys: pytest.CaptureFixture[str]) -> None:
+def test_prune_with_reports_folder_requires_the_expect_option(gate: Gate, capsys: pytest.CaptureFixture[str]) -> None:
     (gate.suite.folder / "test_a.py").write_text(OPS.format(name="a", count=1))
     gate.run_parts()
     prune = ["prune", "cache.textproto", "--reports=reports/", "--dry-run", "--exit-code"]

@@ -209,7 +209,7 @@ def test_on_miss_error_fails_the_run_even_if_a_test_catches_it(serial_suite: Sui
     result.stdout.no_fnmatch_line("*Traceback*")
 
 
-def test_with_on_miss_error_a_stale_or_uncacheable_problem_fails(suite: Suite) -> None:
+def test_with_on_miss_set_to_error_unusable_problems_fail_tests(suite: Suite) -> None:
     far = suite.write(test_op=ask("")).folder / "far.textproto"
     suite.serial.run(f"--autotune-dump={far}", TOY_DEVICE="Far GPU")
     far.write_text(far.read_text().replace("lib.op", "lib.far"))

@@ -243,7 +243,7 @@ def test_an_update_replaces_a_choice_that_no_longer_compiles(serial_suite: Suite
     assert [row["outcome"] for row in report["lookups"]] == ["hit", "hit"]
 
 
-def test_setting_keep_candidates_adds_them_to_existing_entries(serial_suite: Suite) -> None:
+def test_keep_candidates_adds_candidates_to_existing_entries(serial_suite: Suite) -> None:
     serial_suite.write().prepare_dump()
     before = serial_suite.cache.read_text()
 
