@@ -25,7 +25,7 @@ def row(outcome: Outcome, device: Device = GPU, kernel: str = "lib.op") -> Probl
 UNUSED = (Entry(Problem("toy", "lib.old", (), GPU)),)
 USED = Entry(Problem("toy", "lib.op", (), GPU), choice=Candidate())
 PRUNED = "--autotune-update=prune"
-UPDATE = "Re-run with --autotune-update to update the cache"
+UPDATE = "Re-run with --autotune-update=all to update the cache"
 PRUNE = "to drop the unused entries, unless another suite uses them."
 
 
@@ -83,7 +83,7 @@ def test_each_kind_of_miss_gets_a_hint_with_its_remedy(summary: RunResult, expec
 def test_the_update_hint_names_the_gpu_of_the_misses(outcome: Outcome) -> None:
     (hint,) = list_hints(replace(LOADED, rows=(row(outcome, OTHER), row(Outcome.HIT))))
 
-    assert hint == "Re-run on Other GPU (arch, 8 multiprocessors) with --autotune-update to update the cache."
+    assert hint == "Re-run on Other GPU (arch, 8 multiprocessors) with --autotune-update=all to update the cache."
 
 
 def test_the_hint_to_update_an_empty_cache_names_no_device() -> None:

@@ -99,7 +99,7 @@ def test_each_miss_is_logged_and_only_the_first_one_warns(
     assert chosen is None or value == chosen
     assert (runs > 1) == (on_miss == "tune")
     assert warned.count("UserWarning") == (on_miss != "tune")
-    assert on_miss == "tune" or "pytest --autotune-load=mylib/autotune.textproto --autotune-update" in warned
+    assert on_miss == "tune" or "pytest --autotune-load=mylib/autotune.textproto --autotune-update=all" in warned
     (line, _) = (library.folder / "misses.jsonl").read_text().splitlines()
     assert json.loads(line) == {
         "tuner": "function",

@@ -229,13 +229,9 @@ class Verify(Mode):
         lines = [line]
         for reason, count in sorted(tally.not_raced.items()):
             lines.append(f"{describe_count(count, 'choice')} of {reason.tuner} not raced: {reason.reason}")
-        update_arguments = result.request.update_arguments
+        update_arguments = result.request.shown_update_arguments
         if slower_count and update_arguments and result.dump is None:
-            race_option = "--autotune-verify"
-            if result.request.has_typed_paths:
-                # Pytest would take a path behind the bare option for its value.
-                race_option = "--autotune-verify=all"
-            lines.append(f"Re-run with {update_arguments} {race_option} to replace slower choices.")
+            lines.append(f"Re-run with {update_arguments} --autotune-verify=all to replace slower choices.")
         return lines
 
     def _find_verdicts(self, result: RunResult) -> dict[Problem, Verdict]:

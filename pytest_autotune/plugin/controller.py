@@ -473,7 +473,6 @@ class Controller:
             tuners_named_by=self._describe_tuners_option(),
             adapters=(*TUNERS, *third_party_tuners),
             mode_hints=tuple(mode_hints),
-            has_typed_paths=self._config.args_source is pytest.Config.ArgsSource.ARGS,
         )
 
     def _choose_update_arguments(self, collected: Collected) -> str:

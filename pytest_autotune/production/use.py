@@ -337,7 +337,7 @@ class ShippedCache:
     def _warn_once(self, problem: LaunchedProblem, kind: str, text: str) -> None:
         """Warn, with the remedy, once for each kind of warning."""
         if self._is_first_warning(problem, kind):
-            remedy = f"cover it in the tests, then: pytest --autotune-load={self._path} --autotune-update"
+            remedy = f"cover it in the tests, then: pytest --autotune-load={self._path} --autotune-update=all"
             _warn(f"{self.package}: {text} ({remedy})")
 
     def _is_first_warning(self, problem: LaunchedProblem, kind: str) -> bool:

@@ -299,8 +299,6 @@ class RunRequest:
         options do.
     :param prune_command: the command that drops the unused entries of the run, if no single pytest process can drop
         them; else empty.
-    :param has_typed_paths: the user typed paths of tests. Behind ``--autotune-update``, pytest would take such a path
-        for the option's value.
     :param modes: the modes of the run, which may replace entries of the dump.
     :param tuners_named_by: the option that names the tuners to act on, as the user wrote it.
     :param adapters: the tuners that have an adapter; None if nobody has listed them.
@@ -316,11 +314,13 @@ class RunRequest:
     adapters: tuple[str, ...] | None = None
     mode_hints: tuple[str, ...] = ()
     prune_command: str = ""
-    has_typed_paths: bool = False
 
     @property
     def shown_update_arguments(self) -> str:
-        """The update arguments as a hint shows them: with ``--autotune-update=all`` if paths of tests may follow."""
-        if self.has_typed_paths and self.update_arguments.endswith("--autotune-update"):
+        """The update arguments as a hint shows them: with ``--autotune-update=all``.
+
+        A user may type paths of tests behind them. Pytest would take a path behind the bare option for its value.
+        """
+        if self.update_arguments.endswith("--autotune-update"):
             return f"{self.update_arguments}={UPDATE_ALL}"
         return self.update_arguments

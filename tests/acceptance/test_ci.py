@@ -115,7 +115,7 @@ def test_a_failed_gate_is_in_annotations_step_summary_and_junit(outdated: Suite)
     assert failure.get("message") == "too many autotune cache misses: 1, at most 0 allowed (see the summary)"
     row, *_, command = (failure.text or "").splitlines()
     assert row == f"STALE tests/test_op.py::test_stale - toy:lib.op (M=2): {describe_changed('source')}"
-    assert command == "Re-run with --autotune-load=cache.textproto --autotune-update to update the cache."
+    assert command == "Re-run with --autotune-load=cache.textproto --autotune-update=all to update the cache."
 
 
 def test_junit_xml_has_a_passed_case_if_the_gate_passes(serial_outdated: Suite) -> None:

@@ -49,7 +49,7 @@ def test_with_on_miss_first_all_but_hits_use_the_first_candidate(suite: Suite, s
         f"STALE test_op.py::test_op[16] - toy:lib.op (M=16): {describe_changed('source')}; "
         "the first candidate was used",
         "1 hit, 1 miss, 1 stale; 2 used a fallback choice",
-        "Re-run with --autotune-load=cache.textproto --autotune-update to update the cache.",
+        "Re-run with --autotune-load=cache.textproto --autotune-update=all to update the cache.",
     ]
     assert loaded_suite.cache.read_bytes() == before
 

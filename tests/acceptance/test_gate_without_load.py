@@ -170,7 +170,7 @@ def test_the_gate_fails_if_the_cache_is_empty_and_unused(serial_suite: Suite, ga
     result = serial_suite.load(gate)
 
     assert result.ret == pytest.ExitCode.TESTS_FAILED
-    update = "Re-run with --autotune-load=cache.textproto --autotune-update to update the cache."
+    update = "Re-run with --autotune-load=cache.textproto --autotune-update=all to update the cache."
     result.stdout.fnmatch_lines([update, "!* 0 entries were loaded, but no test used any !*"])
     skip_all(serial_suite)
     assert serial_suite.load(gate).ret == pytest.ExitCode.TESTS_FAILED

@@ -85,7 +85,7 @@ def test_the_suggested_update_writes_the_cache_named_in_a_marker(serial_suite: S
     assert section(serial_suite.run()) == ["1 hit"]
 
     stale = section(with_source("two").run())
-    assert stale[-1] == "Re-run with --autotune-update to update the cache."
+    assert stale[-1] == "Re-run with --autotune-update=all to update the cache."
     updated = section(serial_suite.run("--autotune-update"))
 
     assert "1 entry written to own.textproto: 1 changed" in updated
@@ -127,7 +127,7 @@ def test_update_writes_stale_problems_to_the_cache_of_the_marker(suite: Suite, s
     before = suite.cache.read_bytes()
     write(suite, OWN_AND_OTHERS.replace("one", "two"))
     stale = section(suite.load())
-    assert stale[-1] == "Re-run with --autotune-load=cache.textproto --autotune-update to update the cache."
+    assert stale[-1] == "Re-run with --autotune-load=cache.textproto --autotune-update=all to update the cache."
 
     lines = section(suite.load("--autotune-update"))
 

@@ -43,7 +43,7 @@ def test_the_steps_for_a_suite_in_the_readme_work_as_written(serial_suite: Suite
     assert plain == ""
     assert section(serial_suite.run()) == ["4 hits"]
     (serial_suite.folder / "tests" / "test_more.py").write_text("def test_more(tune): tune('lib.more')")
-    assert section(serial_suite.run())[-1] == "Re-run with --autotune-update to update the cache."
+    assert section(serial_suite.run())[-1] == "Re-run with --autotune-update=all to update the cache."
     assert serial_suite.run(update.strip()).ret == 0
     assert section(serial_suite.run()) == ["5 hits"]
 

@@ -12,7 +12,7 @@ MANY = (
 )
 
 SIZES = "import pytest\n@pytest.mark.parametrize('m', [{ms}])\ndef test_op(tune, m): tune('lib.op', M=m, N=8{more})\n"
-UPDATE = "Re-run with --autotune-load=cache.textproto --autotune-update"
+UPDATE = "Re-run with --autotune-load=cache.textproto --autotune-update=all"
 
 
 @pytest.fixture
@@ -196,7 +196,7 @@ def test_the_suggested_command_quotes_a_path_with_a_space(outdated: Suite) -> No
 
     result = outdated.run("--autotune-load=my cache.textproto")
 
-    result.stdout.fnmatch_lines(["Re-run with '--autotune-load=my cache.textproto' --autotune-update to*"])
+    result.stdout.fnmatch_lines(["Re-run with '--autotune-load=my cache.textproto' --autotune-update=all to*"])
 
 
 def test_suggested_command_keeps_the_slash_at_the_end_of_a_path(

@@ -123,7 +123,7 @@ def test_an_update_is_suggested_only_for_misses_it_would_save(serial_suite: Suit
 
     hints = section(serial_suite.load("-k", "op or bad"))[-2:]
 
-    assert hints[0].startswith("Re-run with --autotune-load=cache.textproto --autotune-update to update the cache")
+    assert hints[0].startswith("Re-run with --autotune-load=cache.textproto --autotune-update=all to update the cache")
     assert hints[1].startswith("An update does not help for unrecorded problems")
 
 

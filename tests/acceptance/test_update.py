@@ -22,7 +22,7 @@ def outdated(serial_suite: Suite) -> Suite:
 
 def test_update_tunes_misses_and_adds_them_to_the_loaded_cache(outdated: Suite, section) -> None:
     outdated.pytester.makeini("[pytest]\nautotune_load = cache.textproto\n")
-    assert section(outdated.run())[-1] == "Re-run with --autotune-update to update the cache."
+    assert section(outdated.run())[-1] == "Re-run with --autotune-update=all to update the cache."
 
     outdated.run("--autotune-update").assert_outcomes(passed=3)
 
@@ -101,7 +101,7 @@ def test_option_update_new_adds_misses_and_keeps_stale_entries(outdated: Suite, 
         "3 entries written to cache.textproto: 1 added, 2 unchanged; 1 stale not changed "
         "(--autotune-update replaces them)"
     )
-    assert lines[-1] == "Re-run with --autotune-load=cache.textproto --autotune-update to update the cache."
+    assert lines[-1] == "Re-run with --autotune-load=cache.textproto --autotune-update=all to update the cache."
     assert section(outdated.load())[-2].startswith("2 hits, 1 stale")
 
 
@@ -243,7 +243,7 @@ def test_a_dump_with_an_untuned_miss_is_not_called_up_to_date(
     lines = section(serial_suite.load("--autotune-dump=cache.textproto", *args))
 
     assert lines[-2].endswith(counts)
-    assert lines[-1] == "Re-run with --autotune-load=cache.textproto --autotune-update to update the cache."
+    assert lines[-1] == "Re-run with --autotune-load=cache.textproto --autotune-update=all to update the cache."
     if "use" in args[0]:
         reason = describe_changed("source")
         assert f"STALE test_lib.py::test_op - toy:lib.op: {reason}; the stale choice was used" in lines

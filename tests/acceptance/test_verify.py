@@ -36,10 +36,8 @@ def test_verify_shows_old_and_new_time_of_each_slower_choice(serial_suite: Suite
     assert lines[3].startswith("4 hits")
     assert lines[4].startswith("verify all: 4 choices raced")
     assert lines[4].endswith(": 3 slower than another candidate")
-    assert (
-        lines[-1]
-        == "Re-run with --autotune-load=cache.textproto --autotune-update --autotune-verify to replace slower choices."
-    )
+    options = "--autotune-load=cache.textproto --autotune-update=all --autotune-verify=all"
+    assert lines[-1] == f"Re-run with {options} to replace slower choices."
 
 
 def test_printed_options_to_replace_choices_work_before_a_path(serial_suite: Suite, section: Any) -> None:
