@@ -225,6 +225,10 @@ BAD_OPTIONS = [
     (["--autotune-load=s3://id:a/b@x/y/?s=c"], "--autotune-load: s3://x/y/: the URL holds credentials (remove them*"),
     (["--autotune-load=az://x/?sig=secret"], "--autotune-load: az://x/: the option [?]sig is unknown (known are *"),
     (["--autotune-load=s3://x/?fast"], "--autotune-load: s3://x/: the option [?]fast is unknown (known are *"),
+    (
+        ["--autotune-dump=c.textproto?optional"],
+        "--autotune-dump: c.textproto[?]optional: [?]optional works only for --autotune-load and autotune_load (leave*",
+    ),
     (["--autotune-report=s3://x/r.json"], "--autotune-report: s3://x/r.json: is a URL, but a report must be a file (*"),
     (
         ["--autotune-update=prun"],

@@ -44,6 +44,8 @@ def find_format(path: PurePath, place: str = "") -> Format:
         return form
     place = place or str(path)
     _, query_sign, option = path.suffix.partition("?")
+    if query_sign and option == "optional":
+        raise CacheError(place, "?optional works only for --autotune-load and autotune_load", "leave it out")
     if query_sign:
         raise CacheError(place, f"the option ?{option} of a file is unknown", "a load knows ?optional")
     event = "has no suffix"
