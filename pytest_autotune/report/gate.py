@@ -287,13 +287,17 @@ def describe_lost_gpus(reason: str, gpus: Collection[Device], lookups: Iterable[
     """
     if not reason or not gpus:
         return ""
-    names = _join_device_names(gpus)
+    names = _join_names(device.name for device in gpus)
     asked_devices = [lookup.problem.device for lookup in lookups]
     asked_gpus = [device for device in asked_devices if device.is_gpu]
     if asked_gpus:
-        asked_names = _join_device_names(asked_gpus)
+        asked_names = _join_names(device.name for device in asked_gpus)
+        if {device.name for device in gpus} & {device.name for device in asked_gpus}:
+            # Slices of one GPU, for example, have one name and differ in their number of multiprocessors.
+            names = _join_names(device.id for device in gpus)
+            asked_names = _join_names(device.id for device in asked_gpus)
         return (
-            f"the cache has entries for {names}, but the tests ran kernels on {asked_names} only (add entries for "
+            f"the cache has entries for {names}, but the tests ran kernels on {asked_names} (add entries for "
             f"{asked_names} with --autotune-update, or run the suite on a machine with {names})"
         )
     return (
@@ -302,9 +306,9 @@ def describe_lost_gpus(reason: str, gpus: Collection[Device], lookups: Iterable[
     )
 
 
-def _join_device_names(devices: Iterable[Device]) -> str:
-    """Return the names of some devices, each once: ``NVIDIA A100 and NVIDIA H100``."""
-    return " and ".join(sorted({device.name for device in devices}))
+def _join_names(names: Iterable[str]) -> str:
+    """Return some names, each once: ``NVIDIA A100 and NVIDIA H100``."""
+    return " and ".join(sorted(set(names)))
 
 
 def _explain_unseen_errors(result: RunResult) -> str:

@@ -177,13 +177,25 @@ def test_the_gate_names_the_gpu_type_that_has_no_entries(
     result = two_devices.load("--autotune-max-misses=100%", "--autotune-report=reports/", TOY_DEVICE="Other GPU")
 
     message = (
-        "the cache has entries for Toy GPU, but the tests ran kernels on Other GPU only (add entries for Other GPU "
+        "the cache has entries for Toy GPU, but the tests ran kernels on Other GPU (add entries for Other GPU "
         "with --autotune-update, or run the suite on a machine with Toy GPU)"
     )
     result.stdout.fnmatch_lines([f"!* {message} !*"])
     capsys.readouterr()
     assert main(["gate", "cache.textproto", "--reports=reports/", "--expect=1", "--max-misses=100%"]) == 1
     assert f"FAILED: {message}" in capsys.readouterr().out
+
+
+def test_the_gate_tells_gpu_types_with_one_name_apart_by_their_id(two_devices: Suite) -> None:
+    (two_devices.folder / "test_a.py").write_text("import pytest\ndef test_a(): pytest.skip('slow')\n")
+
+    result = two_devices.load("--autotune-max-misses=100%", TOY_MULTIPROCESSORS="2")
+
+    message = (
+        "the cache has entries for toy-gpu-toy-4, but the tests ran kernels on toy-gpu-toy-2 (add entries for "
+        "toy-gpu-toy-2 with --autotune-update, or run the suite on a machine with toy-gpu-toy-4)"
+    )
+    result.stdout.fnmatch_lines([f"!* {message} !*"])
 
 
 def test_the_gate_passes_options_like_fixtures_that_run_no_test(two_devices: Suite) -> None:
