@@ -624,8 +624,8 @@ def test_prune_keeps_an_entry_that_the_reported_run_did_not_load(run: Run) -> No
     assert run(*arguments)[1] == [
         "1 entry dropped, 2 kept",
         "  triton:lib.add (M=2, a.dtype=fp16) on NVIDIA H200",
-        "1 unused entry stays: not every process that uses the cache had loaded this part of it for all its tests "
-        "(run the tests again with --autotune-load=a.textproto, for new reports)",
+        "1 unused entry stays: the tests of 1.json may use this cache, but did not all load this entry (run them again "
+        "with --autotune-load=a.textproto, or leave out a report whose tests need no entry of this cache)",
     ]
     assert entries_of("a.textproto") == {entry(1), entry(3)}
     report("3.json", [entry(1, source="old")], incomplete="-k selects tests", loaded=[entry(1, source="old")])

@@ -117,7 +117,7 @@ def command(
     selection = UnusedSelection(reports, file, are_parts=are_parts, device=device)
     unused_entries = selection.select_unused(cache)
     _drop_and_print(store, cache, unused_entries, selection, dry_run)
-    _print_newer(selection.select_newer(cache), file)
+    _print_newer(selection, cache, file)
     if exit_code and unused_entries:
         return FOUND
     return OK
@@ -146,13 +146,25 @@ def _drop_and_print(
         refuse_file_beside(str(store), updated)
 
 
-def _print_newer(newer_entries: Sequence[Entry], file: str) -> None:
-    """Print how many unused entries stay because they may be newer than a report; nothing if there is none."""
+def _print_newer(selection: UnusedSelection, cache: Cache, file: str) -> None:
+    """Print how many unused entries stay because a process did not load them, and its report; nothing if there is none.
+
+    Such an entry may be newer than the report, or the process loaded another cache with entries of the same kernels.
+    """
+    newer_entries = selection.select_newer(cache)
     if not newer_entries:
         return
     entries = describe_count(len(newer_entries), "unused entry stays", "unused entries stay")
-    reason = "not every process that uses the cache had loaded this part of it for all its tests"
-    remedy = f"run the tests again with --autotune-load={shlex.quote(file)}, for new reports"
+    paths = selection.list_reports_without(newer_entries, cache)
+    reports = paths[0]
+    if len(paths) > 1:
+        reports += f" and {describe_count(len(paths) - 1, 'other report')}"
+    these_entries = "this entry" if len(newer_entries) == 1 else "these entries"
+    reason = f"the tests of {reports} may use this cache, but did not all load {these_entries}"
+    remedy = (
+        f"run them again with --autotune-load={shlex.quote(file)}, or leave out a report whose tests need no entry of "
+        f"this cache"
+    )
     print_lines([safe(f"{entries}: {reason} ({remedy})")])
 
 
@@ -320,6 +332,15 @@ class UnusedSelection:
         candidates = {entry.identity for entry in self._list_candidates(cache)}
         unused_entries = [entry for entry in cache.entries if self._is_unused(entry)]
         return [entry for entry in unused_entries if entry.identity not in candidates]
+
+    def list_reports_without(self, entries: Sequence[Entry], cache: Cache) -> list[str]:
+        """Return the paths of the reports whose processes may use the cache, but did not load all of these entries."""
+        digests = {entry.identity.digest for entry in entries}
+        paths = []
+        for report in self._reports:
+            if report.may_use(cache, self._file) and not digests <= set(report.record.initial_entries):
+                paths.append(report.path)
+        return paths
 
     def without_unused(self, cache: Cache) -> Cache:
         """Return the cache without the entries to drop."""

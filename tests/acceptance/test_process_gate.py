@@ -804,8 +804,8 @@ def test_own(tune, m): tune("lib.own", M=m)
     assert own_cache.read_bytes() == before
     assert capsys.readouterr().out.splitlines() == [
         "0 entries dropped, 2 kept",
-        "1 unused entry stays: not every process that uses the cache had loaded this part of it for all its tests "
-        "(run the tests again with --autotune-load=own.textproto, for new reports)",
+        "1 unused entry stays: the tests of r.json may use this cache, but did not all load this entry (run them "
+        "again with --autotune-load=own.textproto, or leave out a report whose tests need no entry of this cache)",
     ]
 
 
