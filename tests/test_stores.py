@@ -86,10 +86,10 @@ def test_a_cache_written_in_any_file_format_is_read_back_equal(tmp_path, name):
 @every_store
 def test_the_error_for_a_missing_cache_names_the_dump_option(tmp_path, name):
     path = f"{tmp_path}/{name}"
-    event = f"no such file in {tmp_path}"
+    event = "no such file"
     if name == "c/":
         event = "no such folder"
-    assert refusal(read_cache, path).endswith(f"{event} (correct the path, or {_create(name)}={path})")
+    assert refusal(read_cache, path).endswith(f"{path}: {event} (correct the path, or {_create(name)}={path})")
     assert read_cache(path, missing_ok=True) == Cache()
 
 

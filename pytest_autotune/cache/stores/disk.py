@@ -188,7 +188,11 @@ def read_bytes(path: Path, place: str, missing_ok: bool = False) -> bytes:
     except (FileNotFoundError, NotADirectoryError):
         if missing_ok:
             return b""
-        raise MissingCacheError(place, f"no such file in {os.path.dirname(os.path.abspath(path))}") from None
+        event = "no such file"
+        if not os.path.isabs(place):
+            # An absolute path names its folder itself.
+            event += f" in {os.path.dirname(os.path.abspath(path))}"
+        raise MissingCacheError(place, event) from None
     except (OSError, ValueError) as error:
         raise CacheError(place, f"cannot be read: {getattr(error, 'strerror', None) or error}") from None
 
