@@ -57,7 +57,10 @@ PRUNE = "to drop the unused entries, unless another suite uses them."
         ),
         (
             replace(LOADED, unused_entries=UNUSED, rows=(row(Outcome.MISS),)),
-            [f"{UPDATE}.", f"Run with {PRUNED} {PRUNE}"],
+            [
+                f"Re-run with {PRUNED} to update the cache and to drop the unused entries. If another suite uses them, "
+                f"re-run with --autotune-update=all."
+            ],
         ),
         (replace(LOADED, loaded=(("c.pb", 0),), gate=Gate(failure="no entries")), [f"{UPDATE}."]),
     ],

@@ -25,6 +25,8 @@ from pytest_autotune.run.rows import NOT_COVERED, ProblemRow
 MAX_SINGLE_ROWS = 3
 #: The number of keys that a group lists.
 _MAX_LISTED_KEYS = 6
+#: The number of characters of an error that a row shows.
+_MAX_ERROR_LENGTH = 150
 #: The remark on problems that an update covers only until the next run.
 _HYPOTHESIS_REMARK = "; Hypothesis draws other values in each run"
 #: The words of findings that count as misses.
@@ -188,13 +190,24 @@ def _list_row_findings(
         group = groups[_build_group_key(row)]
         is_listed_singly = not is_grouped or len(group) <= MAX_SINGLE_ROWS
         if is_listed_singly:
-            text = row.reason + _choose_hypothesis_remark([row], hypothesis_rows)
+            text = _shorten_error(row, row.reason) + _choose_hypothesis_remark([row], hypothesis_rows)
             findings.append(build_finding(word, row, text, is_failure=is_failure))
         elif row is group[0]:
             # This finding stands for the whole group. The later rows of the group have none.
-            text = _describe_group(word, group) + _choose_hypothesis_remark(group, hypothesis_rows)
+            text = _shorten_error(row, _describe_group(word, group)) + _choose_hypothesis_remark(group, hypothesis_rows)
             findings.append(_build_group_finding(word, group, text, is_failure=is_failure))
     return findings
+
+
+def _shorten_error(row: ProblemRow, text: str) -> str:
+    """Return the text of a row whose search ended with an error, without the end of a long error.
+
+    An error may show the values of tensors. The JSON report has the whole error.
+    """
+    error = row.unrecorded
+    if len(error) <= _MAX_ERROR_LENGTH:
+        return text
+    return text.replace(error, f"{error[:_MAX_ERROR_LENGTH].rstrip()} …")
 
 
 def _choose_hypothesis_remark(rows: Sequence[ProblemRow], hypothesis_rows: frozenset[ProblemRow]) -> str:

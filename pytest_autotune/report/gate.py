@@ -458,8 +458,8 @@ def _describe_missing_packages(packages: Mapping[str, str]) -> str:
     """
     tuner, package = next(iter(packages.items()))
     return (
-        f"loaded entries were not used: {package} is not installed (install it, load PATH?optional, or add {tuner}:* to "
-        f"autotune_ignore)"
+        f"loaded entries were not used: {package} is not installed (install it, load PATH?optional, or add "
+        f"{tuner}:* to autotune_ignore)"
     )
 
 

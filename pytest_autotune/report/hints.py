@@ -16,8 +16,11 @@ from pytest_autotune.run.result import RunResult
 from pytest_autotune.run.rows import ProblemRow
 
 
-def list_hints(result: RunResult) -> list[str]:
-    """Return the hints, in the order in which the user should follow them; none if all is well."""
+def list_hints(result: RunResult, *, is_quiet: bool = False) -> list[str]:
+    """Return the hints, in the order in which the user should follow them; none if all is well.
+
+    :param is_quiet: whether the report hides rows, as the terminal does with ``-q``.
+    """
     #: The rows that an update would cover in vain; they are among ``rows_to_update``.
     hypothesis_rows = result.hypothesis_rows
     hints = []
@@ -27,7 +30,7 @@ def list_hints(result: RunResult) -> list[str]:
         # Hypothesis draws other problems in the next run, so an update helps only the rows of other tests.
         needs_update = len(result.rows_to_update) > len(hypothesis_rows)
     hints += _list_update_hints(result, needs_update)
-    hints += _list_bypass_hints(result)
+    hints += _list_bypass_hints(result, is_quiet)
     hints += _list_adapter_hints(result)
     return hints
 
@@ -54,6 +57,14 @@ def _list_update_hints(result: RunResult, needs_update: bool) -> list[str]:
     hints = []
     if result.request.update_arguments and (needs_update or _needs_other_update(result)):
         on_devices = _describe_update_devices(result)
+        prune_arguments = _find_prune_arguments(result)
+        can_prune = result.unused_entries and not on_devices and not result.request.prune_command
+        if can_prune and prune_arguments == f"{result.request.update_arguments}=prune":
+            # A single run updates the cache and drops the entries.
+            return [
+                f"Re-run with {prune_arguments} to update the cache and to drop the unused entries. If another suite "
+                f"uses them, re-run with --autotune-update=all."
+            ]
         hints.append(f"Re-run{on_devices} with {result.request.shown_update_arguments} to update the cache.")
     if result.unused_entries:
         hints += _list_prune_hints(result)
@@ -147,7 +158,7 @@ def _advise_to_ignore(tuners: Iterable[str]) -> str:
     return f"or set autotune_ignore (ini) to {globs} to run without its entries."
 
 
-def _list_bypass_hints(result: RunResult) -> list[str]:
+def _list_bypass_hints(result: RunResult, is_quiet: bool) -> list[str]:
     """Return what to do about problems that no update covers.
 
     Such a problem has no stable form (uncacheable), its search recorded nothing (unrecorded), or its kernel was tuned
@@ -157,25 +168,33 @@ def _list_bypass_hints(result: RunResult) -> list[str]:
         # Without a loaded cache no problem was expected to be a hit.
         return []
     uncacheable: list[ProblemRow] = []
-    unrecorded: list[ProblemRow] = []
+    has_unrecorded = False
     for row in result.rows:
         if row.outcome is Outcome.UNCACHEABLE:
             uncacheable.append(row)
-        if row.unrecorded:
-            unrecorded.append(row)
+        elif row.unrecorded:
+            has_unrecorded = True
     # An untracked kernel may have words after its name: ``lib.kernel (lib.Autotuner)``.
     untracked = [kernel.partition(" ")[0] for kernel in result.collected.untracked]
-    kernels = sorted({*_list_kernels([*uncacheable, *unrecorded]), *untracked})
-    if not kernels:
-        return []
+    shown = ""
+    if is_quiet:
+        shown = " (shown without -q)"
+    hints = []
     words = []
     if uncacheable:
         words.append("uncacheable")
     if untracked:
         words.append("untracked")
-    if unrecorded:
-        words.append("unrecorded")
-    ignore = f"add {describe_kernels(kernels)} to autotune_ignore (ini)"
-    return [
-        f"An update does not help for {' or '.join(words)} problems: fix the cause that each row names, or {ignore}."
-    ]
+    if words:
+        kernels = describe_kernels(sorted({*_list_kernels(uncacheable), *untracked}))
+        hints.append(
+            f"An update does not help for {' or '.join(words)} problems: fix the cause that each row names{shown}, or "
+            f"add {kernels} to autotune_ignore (ini)."
+        )
+    if has_unrecorded:
+        # Mostly the error is that of the test, so the kernel must not be ignored.
+        hints.append(
+            f"An update does not help for unrecorded problems: first repair the test or kernel with the error that "
+            f"each row names{shown}."
+        )
+    return hints

@@ -110,7 +110,7 @@ class GateRequest:
             words = ["pytest-autotune", "prune", judged.path]
             words += [f"--reports={self.folder}", f"--expect={self.expected_count}"]
             commands.append(shlex.join(words))
-        return " and ".join(commands)
+        return f"{' and '.join(commands)} (with the reports of this run in {self.folder})"
 
 
 def judge_processes(reports: Sequence[ProcessReport], initial: InitialCaches, request: GateRequest) -> RunResult:

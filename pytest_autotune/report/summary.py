@@ -13,13 +13,17 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from pytest_autotune.cache.wording import describe_count, join_nonempty, to_one_line
+from pytest_autotune.cache.diff import ChangeKind
+from pytest_autotune.cache.wording import describe_count, describe_first, join_nonempty, to_one_line
 from pytest_autotune.report.findings import count_problems, list_findings
 from pytest_autotune.report.gate import has_lookup_on
 from pytest_autotune.report.hints import list_hints
-from pytest_autotune.report.naming import describe_row_count
+from pytest_autotune.report.naming import describe_problem, describe_row_count
+from pytest_autotune.run.lookup import Outcome
 from pytest_autotune.run.result import DumpOutcome, Finding, RunResult
 
+#: The number of removed problems that are named.
+_MAX_REMOVED = 3
 #: The number of findings with the same word that are shown without ``-v``.
 _MAX_SHOWN = 10
 #: The line of a run in which no kernel asked for its choice.
@@ -71,7 +75,8 @@ def render_section(result: RunResult, verbosity: int) -> list[Line]:
     lines += _list_lines_after_counts(result, verbosity)
     lines += _list_error_lines(result)
     if shows_counts:
-        lines += map(Line, list_hints(result))
+        hides_rows = verbosity < 0 and not result.has_failed_gate
+        lines += map(Line, list_hints(result, is_quiet=hides_rows))
     for gate in result.gates:
         if gate.skip_reason:
             lines.append(Line(gate.skip_reason))
@@ -170,11 +175,45 @@ def list_notes(result: RunResult, verbosity: int) -> list[Line]:
         )
     if verbosity >= 0:
         notes += _list_entry_notes(result)
+    notes += _list_unchecked_notes(result)
     notes += _list_unasked_notes(result, verbosity)
     if verbosity >= 0:
         for section in result.sections:
             notes += map(Line, section.notes)
     return notes
+
+
+def _list_unchecked_notes(result: RunResult) -> list[Line]:
+    """Return a note if this machine has no GPU, and the entries for GPUs were therefore neither checked nor updated.
+
+    The note is only for a run that did something else: it checked the entries of the CPU in an optional cache, or
+    updated the cache for the CPU.
+    """
+    if result.no_part_reason or result.collected.has_visible_gpu:
+        return []
+    if has_lookup_on(result.collected.lookups, result.gpus, result.request.policy):
+        return []
+    # The loaded cache and the dump path may be one file, so an entry may occur twice.
+    identities = {entry.identity for entry in result.initial_entries if entry.problem.device in result.gpus}
+    if not identities:
+        return []
+    count = len(identities)
+    names = " and ".join(sorted({gpu.name for gpu in result.gpus}))
+    if result.request.plan.is_update:
+        if not any(row.outcome is Outcome.MISMATCH for row in result.rows):
+            return []
+        verb, pronoun = "are", "them"
+        if count == 1:
+            verb, pronoun = "is", "it"
+        text = f"The {describe_count(count, 'entry')} for {names} {verb} unchanged: update {pronoun} on that GPU."
+        return [Line(text, color="yellow")]
+    if result.has_only_optional_caches and result.problem_count:
+        verb = "were"
+        if count == 1:
+            verb = "was"
+        text = f"{describe_count(count, 'entry')} for {names} {verb} not checked: no GPU is visible (?optional)"
+        return [Line(text, color="yellow")]
+    return []
 
 
 def _list_unasked_notes(result: RunResult, verbosity: int) -> list[Line]:
@@ -232,11 +271,27 @@ def _list_entry_notes(result: RunResult) -> list[Line]:
     notes += _list_rename_notes(result)
     for device, entry_device in result.alias_counts:
         notes.append(Line(f"{device} used the entries of {entry_device}, as autotune_device_alias (ini) says"))
+    notes += _list_removed_notes(result)
     if result.left_out_entries and result.dump is not None:
         entries = describe_count(len(result.left_out_entries), "loaded entry", "loaded entries")
         devices = _describe_devices_left_out(result)
         notes.append(Line(f"{entries} that no test used: not written to {result.dump.path} ({devices})"))
     return notes
+
+
+def _list_removed_notes(result: RunResult) -> list[Line]:
+    """Return a note with the problems whose entries the dump has removed, because no test asked for them."""
+    dump = result.dump
+    if dump is None or not dump.written_to or not result.request.plan.prunes:
+        return []
+    problems = []
+    for change in result.merged.changes.changes:
+        if change.kind is ChangeKind.REMOVED:
+            problem = change.entry.problem
+            problems.append(f"{describe_problem(problem)} on {problem.device.name}")
+    if not problems:
+        return []
+    return [Line(f"removed from {dump.written_to}: {describe_first(problems, _MAX_REMOVED)}")]
 
 
 def _list_rename_notes(result: RunResult) -> list[Line]:

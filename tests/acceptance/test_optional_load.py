@@ -76,6 +76,30 @@ def test_without_a_gpu_the_gate_passes_if_the_cache_is_optional(
     assert serial_suite.load(gate).ret == pytest.ExitCode.TESTS_FAILED, "the same cache, not optional"
 
 
+def test_a_line_counts_the_gpu_entries_that_were_not_checked(without_gpu: None, serial_suite: Suite, section) -> None:
+    """The gate checks the entries of the CPU. The line says that it did not check the others."""
+    serial_suite.write().prepare_dump()
+    serial_suite.load("--autotune-update", TOY_DEVICE="CPU")
+    line = "4 entries for Toy GPU were not checked: no GPU is visible (?optional)"
+
+    result = serial_suite.run(OPTIONAL, "--autotune-max-misses=0", TOY_DEVICE="CPU")
+
+    assert result.ret == 0
+    assert line in section(result)
+    assert line not in section(serial_suite.run(OPTIONAL, "--autotune-max-misses=0"))
+
+
+def test_an_update_without_a_gpu_says_that_its_entries_stay(without_gpu: None, serial_suite: Suite, section) -> None:
+    serial_suite.write().prepare_dump()
+
+    updated = section(serial_suite.load("--autotune-update", TOY_DEVICE="CPU"))
+    again = section(serial_suite.load("--autotune-update", TOY_DEVICE="CPU"))
+
+    line = "The 4 entries for Toy GPU are unchanged: update them on that GPU."
+    assert line in updated
+    assert line not in again
+
+
 def test_with_a_gpu_the_gate_fails_if_all_tests_skip(serial_suite: Suite, monkeypatch: pytest.MonkeyPatch) -> None:
     """The cache is optional, but only what is absent is an excuse."""
     monkeypatch.setattr(devices, "has_visible_gpu", lambda: True)

@@ -562,7 +562,7 @@ def test_after_a_partial_run_the_gate_prints_the_prune_command(gate: Gate) -> No
 
     assert gate.judge("--expect=1", "--fail-on-unused") == 1
     command = "pytest-autotune prune cache.textproto --reports=reports/ --expect=1"
-    assert any(line.startswith(f"Run {command} to drop") for line in gate.lines), gate.lines
+    assert any(line.startswith(f"Run {command} (") for line in gate.lines), gate.lines
 
 
 def test_the_gate_command_fails_if_no_process_called_a_kernel(gate: Gate) -> None:
@@ -746,7 +746,8 @@ def test_the_printed_prune_command_drops_the_unused_entries(gate: Gate, capsys: 
     assert unused == ["UNUSED toy:lib.a (M=0)", "UNUSED toy:lib.a (M=1)"]
     (advice,) = [line for line in gate.lines if line.startswith("Run ")]
     command = "pytest-autotune prune cache.textproto --reports=reports/ --expect=3"
-    assert advice == f"Run {command} to drop the unused entries, unless another suite uses them."
+    folder = "(with the reports of this run in reports/)"
+    assert advice == f"Run {command} {folder} to drop the unused entries, unless another suite uses them."
     parts = [f"--unused-in={path}" for path in (gate.suite.folder / "reports").glob("*.json")]
     assert main(["prune", "cache.textproto", "--together", "--dry-run", *parts]) == 0
     lines_together = capsys.readouterr().out.splitlines()

@@ -102,9 +102,26 @@ def test_a_tuning_that_raises_is_not_saved_and_passes_the_gate(serial_suite: Sui
     assert section(result)[0].startswith("UNRECORDED test_lib.py::test_bad - toy:lib.bad: ")
     assert section(result)[1:] == [
         "1 hit; 1 not saved",
-        "An update does not help for unrecorded problems: fix the cause that each row names, or "
-        "add toy:lib.bad to autotune_ignore (ini).",
+        "An update does not help for unrecorded problems: first repair the test or kernel with the error that each "
+        "row names.",
     ]
+    quiet = serial_suite.load("-q", "--autotune-max-misses=0")
+    quiet.stdout.fnmatch_lines(["* that each row names (shown without -q)."])
+
+
+def test_a_long_error_is_cut_in_its_row_but_not_in_the_report(serial_suite: Suite, section) -> None:
+    """The error of a comparison shows the values of tensors."""
+    values = "0.123456 " * 100
+    serial_suite.write(test_lib=RAISES.format(m=1).replace("the device is gone", values))
+
+    report = serial_suite.report("--autotune-dump=cache.textproto")
+
+    (problem,) = [problem for problem in report["lookups"] if problem["unrecorded"]]
+    assert problem["unrecorded"] == f"RuntimeError: {values.strip()}"
+    (row,) = [line for line in section(serial_suite.dump()) if line.startswith("UNRECORDED")]
+    error = row.partition("(M=1): " if "(M=1)" in row else "lib.bad: ")[2]
+    assert error.endswith(" …")
+    assert len(error) <= 152
 
 
 def test_an_unsaved_tuning_is_listed_even_if_an_entry_exists(serial_suite: Suite, section) -> None:

@@ -78,7 +78,12 @@ def test_the_suggested_prune_command_removes_the_unused_entry(suite: Suite) -> N
 
     assert entries(suite) == 2
     assert suite.tunings == []
-    result.stdout.fnmatch_lines(["2 hits; 2 entries written to cache.textproto: 2 unchanged, 1 removed"])
+    result.stdout.fnmatch_lines(
+        [
+            "removed from cache.textproto: toy:lib.op (M=2) on Toy GPU",
+            "2 hits; 2 entries written to cache.textproto: 2 unchanged, 1 removed",
+        ]
+    )
 
 
 def test_a_dump_keeps_unused_entries_and_lists_them(serial_suite: Suite, section) -> None:
