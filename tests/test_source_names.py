@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from pathlib import Path
 from types import ModuleType
 
 import pytest
 
 from pytest_autotune.tuners.source import module_text
-from pytest_autotune.tuners.source.source_digest import read_source, source_digest
+from pytest_autotune.tuners.source.source_digest import (
+    digest,
+    immutable_text,
+    read_source,
+    source_digest,
+    source_parts,
+)
 from tests.test_source_digest import load
 
 __all__ = ["load"]
@@ -369,3 +376,50 @@ def test_objects_and_wrapped_functions_in_a_class_body_are_followed(load: Load, 
         assert source_digest(load(source.replace(old, new)).kernel) != digest
     for old, new in (("Plan(6)", "Plan(60)"), ("scale=7", "scale=70")):
         assert source_digest(load(source.replace(old, new)).kernel) == digest
+
+
+PATHS = """
+import dataclasses, os
+HERE = os.path.dirname(__file__)
+ROOT = os.path.dirname(HERE)
+FILE = os.path.join(HERE, "add.cu")
+@dataclasses.dataclass(frozen=True)
+class Options:
+    source: str = FILE
+class Kernel:
+    source = FILE
+    def launch(self):
+        return self.source
+kernel, options = Kernel(), Options()
+"""
+
+
+@pytest.mark.parametrize(
+    ("used", "old", "new"),
+    [
+        ("__file__", "return __file__", "return __file__ + '/..'"),
+        ("HERE", "dirname(__file__)", "abspath(__file__)"),
+        ("ROOT", "dirname(HERE)", "dirname(os.path.dirname(HERE))"),
+        ("options", "add.cu", "sub.cu"),
+        ("Kernel", "add.cu", "sub.cu"),
+        ("kernel.launch()", "add.cu", "sub.cu"),
+    ],
+)
+def test_a_path_beside_a_module_is_equal_in_each_checkout(load: Load, used: str, old: str, new: str) -> None:
+    """The path of the module's folder, of a folder above it, and of a file in it count relative to this folder."""
+    source = f"{PATHS}def work(n):\n    return {used}\n"
+    digest_here = source_digest(load(source, "paths").work)
+    assert source_digest(load(source, "paths").work) == digest_here
+    assert source_digest(load(source.replace(old, new), "paths").work) != digest_here
+
+
+def test_a_path_of_the_machine_stays_absolute_in_a_digest(
+    load: Load, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A path in the source itself, the top of the disk and the home folder are no place of the checkout."""
+    monkeypatch.setenv("HOME", str(tmp_path.parent))
+    names = f"import os\nTOP, HOME, LITERAL = os.sep, os.path.expanduser('~'), {str(tmp_path)!r}\n"
+    module = load(f"{names}def work(n):\n    return TOP, HOME, LITERAL\n")
+    parts = source_parts(module.work)
+    for name in ("TOP", "HOME", "LITERAL"):
+        assert parts[name] == digest(str(immutable_text(getattr(module, name)))), name

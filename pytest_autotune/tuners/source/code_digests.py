@@ -20,7 +20,7 @@ from __future__ import annotations
 import enum
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ContextDecorator
+from contextlib import ContextDecorator, contextmanager
 from decimal import Decimal
 from fractions import Fraction
 from functools import cached_property, partial
@@ -101,6 +101,7 @@ from pytest_autotune.tuners.source.values import (
     AssignedNames,
     Names,
     UsedValues,
+    find_module_of_class,
     find_named_object,
     find_scope,
     list_defaults,
@@ -108,6 +109,7 @@ from pytest_autotune.tuners.source.values import (
     list_used_values,
     list_values_in_class,
     list_values_of_names,
+    relative_path,
     scalar_value,
 )
 
@@ -173,6 +175,8 @@ class CodeDigests:
         self._open_objects: set[int] = set()
         #: The ids of the callable objects whose stored objects are being described now.
         self._open_callables: set[int] = set()
+        #: The file of the module whose code is being described now; empty if the module has none.
+        self._module_file = ""
         #: The bound methods that are being digested now, each as the ids of its function, class and object.
         self._open_methods: set[tuple[int, int, int]] = set()
         self.libraries = Libraries(root)
@@ -203,7 +207,8 @@ class CodeDigests:
         self._digest_by_id[id(function)] = f"recursive {function.__qualname__}"
         self._read_objects.append(function)
         try:
-            text = self._describe_function(value, layers, own_cells, named)
+            with self._in_module(function.__globals__):
+                text = self._describe_function(value, layers, own_cells, named)
         except Exception:
             # A caller may go on without this function. The text for recursion must not pass for its digest then.
             del self._digest_by_id[id(function)]
@@ -493,6 +498,21 @@ class CodeDigests:
             return lines[0]
         return digest("\n".join(lines))
 
+    @contextmanager
+    def _in_module(self, attributes: Mapping[str, object]) -> Iterator[None]:
+        """Describe code of a module: texts that are paths count relative to the folder of this module.
+
+        :param attributes: the attributes of the module.
+        """
+        outer_file, filename = self._module_file, attributes.get("__file__")
+        self._module_file = ""
+        if is_instance(filename, str):
+            self._module_file = filename
+        try:
+            yield
+        finally:
+            self._module_file = outer_file
+
     def describe_objects(self, function: FunctionType) -> list[str]:
         """Return a text for each object that a function names, if the function reaches code of the user through it.
 
@@ -553,7 +573,8 @@ class CodeDigests:
                 if text is not None:
                     lines[f"{class_name(reached.cls)}.{reached.name}={text}"] = None
             else:
-                lines.update(dict.fromkeys(self._describe_member(reached)))
+                with self._in_module(find_module_of_class(reached.cls)):
+                    lines.update(dict.fromkeys(self._describe_member(reached)))
         return list(lines)
 
     def _describe_member(self, member: ReachedMember) -> list[str]:
@@ -588,7 +609,8 @@ class CodeDigests:
         self._digest_by_id[id(cls)] = f"recursive {name}"
         self._read_objects.append(cls)
         try:
-            text = self._describe_class(cls, name)
+            with self._in_module(find_module_of_class(cls)):
+                text = self._describe_class(cls, name)
         except Exception:
             # As for a function: the text for recursion must not pass for the digest.
             del self._digest_by_id[id(cls)]
@@ -1137,6 +1159,10 @@ class CodeDigests:
             if not self.libraries.has_code(function):
                 function_digest = self.digest_function(value)
             return repr(("", "function", f"{qualified_name(function)}@{function_digest}"))
+        if is_instance(value, str):
+            path = relative_path(str.__str__(value), self._module_file)
+            if path is not None:
+                return repr(("", "path", path))
         return repr(scalar_value("", value, dtype_apart=True).encoded)
 
     def _describe_collection(self, value: object) -> str | None:

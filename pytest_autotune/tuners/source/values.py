@@ -10,6 +10,8 @@ Scalars, dtypes, members of enums and Triton's types are encoded so that they me
 from __future__ import annotations
 
 import enum
+import linecache
+import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -446,11 +448,15 @@ def list_values_in_class(cls: type, names: Names, assigned: AssignedNames) -> li
     for name, *_ in names:
         if name in own_attributes and not assigned.has_attribute(cls, name):
             attributes[name] = own_attributes[name]
-    module_globals: Mapping[str, object] = {}
+    return list_values_of_names(attributes, find_module_of_class(cls), names, assigned)
+
+
+def find_module_of_class(cls: type) -> Mapping[str, object]:
+    """Return the attributes of the module that a class is in; none if the module is unknown."""
     module = sys.modules.get(class_module(cls))
-    if is_instance(module, ModuleType):
-        module_globals = module_attributes(module)
-    return list_values_of_names(attributes, module_globals, names, assigned)
+    if not is_instance(module, ModuleType):
+        return {}
+    return module_attributes(module)
 
 
 @dataclass(frozen=True)
@@ -596,6 +602,38 @@ def scalar_value(name: str, value: object, dtype_apart: bool = False) -> Value:
     if is_instance(value, enum.Enum):
         return Value(name, f"{class_name(type(value))}.{read_stored(value, '_name_')}", "enum")
     return plain_value(name, value)
+
+
+def relative_path(text: str, module_file: str) -> str | None:
+    """Return a text that is a path, relative to the folder of a module: ``./a.cu`` for ``/repo/tests/a.cu``.
+
+    None for other texts. Only the module's folder, the folders above it, and paths in it count as paths: such a text
+    has the place of the checkout. A text that the source of the module contains is the same in each place. So are the
+    folders of the machine.
+
+    :param module_file: ``/repo/tests/test_a.py``; empty if the module has no file.
+    """
+    if not os.path.isabs(text) or not os.path.isabs(module_file):
+        return None
+    folder = os.path.dirname(module_file)
+    for base in (folder, os.path.realpath(folder)):
+        path = None
+        if text == base or text.startswith(base + os.sep):
+            path = "." + text[len(base) :]
+        elif (base + os.sep).startswith(text.rstrip(os.sep) + os.sep) and not _is_folder_of_machine(text):
+            path = os.path.relpath(text, base) + text[len(text.rstrip(os.sep)) :]
+        if path is not None:
+            source = "".join(linecache.getlines(module_file))
+            if f'"{text}"' in source or f"'{text}'" in source:
+                return None
+            return path.replace(os.sep, "/")
+    return None
+
+
+def _is_folder_of_machine(path: str) -> bool:
+    """Whether a path is the top of a disk, the home folder, or a folder for temporary files."""
+    folder = os.path.normpath(path)
+    return folder in (os.path.dirname(folder), os.path.expanduser("~"), "/tmp", "/var/tmp")
 
 
 def is_dtype_class(value: type) -> bool:
