@@ -929,3 +929,45 @@ def test_the_source_includes_objects_in_named_tuple_defaults(load: Load, use: st
     digest = read_source(load(source, "suite").kernel).digest
     assert read_source(load(source, "suite").kernel).digest == digest
     assert read_source(load(source.replace("n + 1", "n + 100"), "suite").kernel).digest != digest
+
+
+DEFAULTS = """
+import dataclasses, typing
+LIMIT = 64
+def gelu(x):
+    return x + 1
+def build(n):
+    return [n + 2]
+class Config(typing.NamedTuple):
+    small: int = 64
+    large: int = 128
+    block: int = LIMIT
+    table: list = build(5)
+@dataclasses.dataclass(frozen=True, slots=True)
+class Slotted:
+    small: int = 64
+    act: object = gelu
+    block: int = dataclasses.field(default=LIMIT)
+def tuple_kernel(n):
+    return Config().block + Config().table[0]
+def slots_kernel(n):
+    return Slotted().act(n) + Slotted().block
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new"),
+    [
+        ("tuple_kernel", "LIMIT = 64", "LIMIT = 128"),
+        ("tuple_kernel", "n + 2", "n + 200"),
+        ("slots_kernel", "LIMIT = 64", "LIMIT = 128"),
+        ("slots_kernel", "x + 1", "x + 100"),
+    ],
+)
+def test_editing_what_a_field_default_names_is_a_source_change(load: Load, name: str, old: str, new: str) -> None:
+    """Python stores such a default outside the attributes of the class. Other defaults have the same numbers."""
+    source = read_source(getattr(load(DEFAULTS, "suite"), name), is_kept=True)
+    assert source.used_values is not None
+    assert source.used_values.still_hold()
+    assert read_source(getattr(load(DEFAULTS, "suite"), name)).digest == source.digest
+    assert read_source(getattr(load(DEFAULTS.replace(old, new), "suite"), name)).digest != source.digest

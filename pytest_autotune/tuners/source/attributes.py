@@ -8,6 +8,7 @@ raise an error or change a counter of the test, so the functions here take its p
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import MISSING as MISSING_DEFAULT
 from dataclasses import fields
 from functools import cached_property, partial
 from types import FunctionType, GetSetDescriptorType, MemberDescriptorType, MethodType, ModuleType
@@ -289,3 +290,16 @@ def list_field_values(value: object) -> list[tuple[str, object]]:
     # dataclasses.fields() reads the fields with getattr(), so it gets a class without a metaclass of the user.
     stand_in = type("Fields", (), {"__dataclass_fields__": find_in_class(type(value), "__dataclass_fields__")})
     return [(field.name, read_stored(value, field.name, MISSING)) for field in fields(stand_in)]
+
+
+def list_field_defaults(cls: type) -> list[tuple[str, object]]:
+    """Return the defaults of a named tuple or dataclass that are not attributes of the class itself, by field.
+
+    A named tuple has them only in ``_field_defaults``, and a dataclass with ``slots=True`` only in its fields.
+    """
+    attributes = class_attributes(cls)
+    defaults: dict[str, object] = dict(attributes.get("_field_defaults", {}))
+    for name, field in attributes.get("__dataclass_fields__", {}).items():
+        if type(attributes.get(name)) is MemberDescriptorType and field.default is not MISSING_DEFAULT:
+            defaults[name] = field.default
+    return sorted(defaults.items())

@@ -38,6 +38,7 @@ from pytest_autotune.tuners.source.attributes import (
     is_descriptor,
     is_frozen,
     is_instance,
+    list_field_defaults,
     list_field_values,
     list_items,
     list_parts,
@@ -734,15 +735,20 @@ class CodeDigests:
                 text = str(self._describe_attribute(name, factory))
             if text is not None:
                 yield f"factory {name}: {text}"
-        # namedtuple() keeps the defaults only here. The text of a typing.NamedTuple may lack their values.
-        for name, value in sorted(class_attributes(cls).get("_field_defaults", {}).items()):
-            if literal_text(value) in class_text:
+        names_in_body: dict[DottedName, None] = {}
+        for name, value in list_field_defaults(cls):
+            value_names = read_class_assignments(cls, name).value_names
+            # The text of the class has a default that its statement makes without names.
+            if not value_names and literal_text(value) in class_text:
                 continue
             text = self._describe_value(value, "") or self._describe_unstable(value)
             if text is None:
                 text = self.describe_code_in(value)
+            if self._lacks_data(value, text):
+                names_in_body.update(dict.fromkeys(value_names))
             if text is not None:
                 yield f"default {name}: {text}"
+        yield from self._describe_code_named_in_class(cls, tuple(names_in_body))
 
     def _describe_attribute(self, name: str, value: object) -> str | None:
         """Return the text of an attribute of a class; None if nothing of the user's own stands in it.
