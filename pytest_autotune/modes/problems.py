@@ -55,10 +55,7 @@ class ProblemReports:
         :param typed_path: the path as the user typed it, for messages.
         :raises CacheError: if the file holds anything else, or nothing but torn lines.
         """
-        try:
-            lines = stores.read_file(path).decode("utf-8", "replace").splitlines()
-        except CacheError as error:
-            raise CacheError(typed_path, error.event) from None
+        lines = stores.read_file(path, typed_path).decode("utf-8", "replace").splitlines()
         problem_count = 0
         torn_lines = []
         for number, line in enumerate(lines, 1):

@@ -102,13 +102,14 @@ class OutputFile:
                 replace_file_bytes(self._file, data)
 
 
-def read_file(path: str) -> bytes:
+def read_file(path: str, typed_path: str = "") -> bytes:
     """Return the bytes of a file that is not a cache.
 
+    :param typed_path: the path as the user typed it, for the error; empty if it is the same.
     :raises CacheError: if the file cannot be read.
     """
     try:
-        return read_bytes(Path(os.path.expanduser(path)), path)
+        return read_bytes(Path(os.path.expanduser(path)), typed_path or path)
     except CacheError as error:
         # The remedy is for caches.
         raise CacheError(error.place, error.event) from None
