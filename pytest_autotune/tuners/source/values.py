@@ -375,11 +375,17 @@ class _FunctionState:
 def _list_values(
     kernel: object, function: FunctionType, names: Names, assigned: AssignedNames
 ) -> list[tuple[str, object]]:
-    """Return all values that the digest of a function may depend on, with a name of each."""
+    """Return all values that the digest of a function may depend on, each with a name.
+
+    The values named ``option`` are texts such as ``noinline=True``; see :func:`list_compiled_options`.
+    """
     # A test may replace even the code of a function: helper.__code__ = other.__code__.
     values: list[tuple[str, object]] = [("code", function.__code__)]
     values += list_used_values(function, names, assigned)
     if function.__closure__:
+        # The search for the members of a method (objects.py) follows all values of a closure, and passes no names. So
+        # variables that the code assigns with nonlocal are here, too. After such an assignment, the digest is computed
+        # again, and is the same.
         values += closure_cells(function).items()
     values += list_defaults(function)
     values += vars(function).items()
