@@ -77,6 +77,28 @@ def test_editing_code_in_a_callable_object_is_a_source_change(load, used: str) -
     assert source_digest(load(source.replace("return 1", "return 10")).kernel) != digest
 
 
+PARTIALS = """
+import functools, torch
+class Op:
+    def __call__(self, x, scale=1):
+        return x + 1
+class Net(torch.nn.Module):
+    def forward(self, x):
+        return x + 1
+scaled, net = functools.partial(Op(), scale=2), functools.partial(Net())
+def kernel(x):
+    return USED
+"""
+
+
+@pytest.mark.parametrize("used", ["scaled(x)", "net(x)"])
+def test_editing_an_object_a_partial_calls_is_a_source_change(load, used: str) -> None:
+    source = PARTIALS.replace("USED", used)
+    digest = source_digest(load(source).kernel)
+    assert source_digest(load(source).kernel) == digest
+    assert source_digest(load(source.replace("x + 1", "x + 10")).kernel) != digest
+
+
 @pytest.mark.parametrize("run", ["slot", "nested", "dispatch", "inner"])
 def test_editing_an_object_in_argument_run_is_a_source_change(load, run: str) -> None:
     before = getattr(load(STORED), run)

@@ -964,7 +964,11 @@ class CodeDigests:
     def _describe_partial(self, value: partial[Any]) -> str | None:
         """Return the text of a partial function; None if an argument of it may change."""
         self.used_values.add_constant(value)
-        texts = [str(self._describe_value(value.func, ""))]
+        function_text = self._describe_value(value.func, "") or self._describe_callable_object(value.func)
+        if function_text is None:
+            # Such as a torch.nn.Module of the user.
+            function_text = self.describe_code_in(value.func)
+        texts = [str(function_text)]
         # The names of keyword arguments are described like the arguments.
         arguments = list(value.args)
         for name, argument in sorted(value.keywords.items()):
