@@ -214,6 +214,21 @@ def test_the_source_includes_functions_with_library_decorators(machine: Machine,
     assert len(digests) == 2
 
 
+@pytest.mark.parametrize("folder", ["project", SITE])
+@pytest.mark.parametrize("library", ["triton.cdiv", "lib_decorators.wrapping"])
+def test_a_function_with_the_module_of_a_library_is_the_users(machine: Machine, folder: str, library: str) -> None:
+    """``functools.wraps(triton.cdiv)`` gives a function of the user the name and module of ``triton.cdiv``."""
+    machine.install(SITE, "lib_decorators-1", lib_decorators=DECORATORS)
+    module = library.partition(".")[0]
+    text = f"import functools, {module}\n\n@functools.wraps({library})\ndef helper(x):\n    return x + 1\n"
+    text += "\ndef kernel(x):\n    return helper(x)\n"
+    digests = set()
+    for number, edited in enumerate((text, text.replace("+ 1", "+ 2"))):
+        machine.install(folder, "lib_kernels-1", **{f"lib_kernels{number}": edited})
+        digests.add(machine.read(f"lib_kernels{number}").digest)
+    assert len(digests) == 2
+
+
 NAMED = """
 import math, operator
 from functools import partial

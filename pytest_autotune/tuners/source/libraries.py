@@ -91,6 +91,9 @@ class Libraries:
         distribution = find_distribution(code)
         if distribution is None or distribution == self._distribution:
             return False
+        # A function of the kernel's distribution under functools.wraps(), as in is_library_code().
+        if type(code) is FunctionType and find_distribution_of_file(code.__code__.co_filename) == self._distribution:
+            return False
         self.left_out.add(distribution)
         return True
 
@@ -113,7 +116,14 @@ def is_library_code(value: FunctionType | type | ModuleType) -> bool:
     A module of the suite does not, even if it is called ``queue.py`` or ``cuda.py``.
     """
     if type(value) is FunctionType:
-        return is_library_module(value.__module__ or "", value.__code__.co_filename)
+        filename = value.__code__.co_filename
+        if not is_library_module(value.__module__ or "", filename):
+            return False
+        # functools.wraps() gives a function of the user the module of a library's function. Code of exec() has no file.
+        name = value.__globals__.get("__name__")
+        if name == value.__module__ or not is_instance(name, str) or filename.startswith("<"):
+            return True
+        return is_library_module(name, filename)
     if is_instance(value, ModuleType):
         return is_library_module(str(module_attributes(value).get("__name__", "")), find_file(value))
     assert is_instance(value, type)
