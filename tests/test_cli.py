@@ -193,7 +193,7 @@ def test_diff_prints_counts_and_a_row_for_each_changed_entry(run: Run) -> None:
 
     assert status == 0
     assert [re.sub(" {2,}", " | ", line) for line in lines] == [
-        "1 choice changed, 1 updated, same choice, 1 added, 1 measured again, same choice, 1 on NVIDIA A100",
+        "1 choice changed; 1 updated, same choice; 1 added; 1 measured again, same choice; 1 on NVIDIA A100",
         "",
         "NVIDIA H200 (sm_90, 132 multiprocessors)",
         " | choice changed | triton:lib.add (M=2, a.dtype=fp16) | BLOCK 32 -> 64 | 10 us",
@@ -253,7 +253,7 @@ def test_diff_command_in_markdown_shows_only_changed_parameters(run: Run) -> Non
 
     lines = run("diff", "--markdown", "old.textproto", "new.textproto")[1]
 
-    assert lines[:2] == ["**`3 choices changed, 1 updated, same choice, 1 added`**", ""]
+    assert lines[:2] == ["**`3 choices changed; 1 updated, same choice; 1 added`**", ""]
     assert "a.dtype=fp16" in lines[2]
     assert lines[2].endswith(" on `NVIDIA H200`")
     rows = [line for line in lines if "BLOCK" in line]
@@ -316,7 +316,7 @@ def test_merge_lists_the_kept_and_dropped_entry_of_a_conflict(run: Run) -> None:
 
     assert lines == [
         "1 entry of 2 caches written to out.textproto",
-        "1 problem with several entries; the entry that a run would keep was kept:",
+        "1 problem was tuned more than once; of each, one entry was kept:",
         "  triton:lib.add (M=64, a.dtype=fp16) on NVIDIA H200",
         "    kept 2.textproto: BLOCK=64, 10 us",
         "    dropped 1.textproto: BLOCK=32, 11 us",
@@ -722,6 +722,7 @@ def test_prune_command_refuses_the_report_of_a_killed_process(run: Run) -> None:
         (["show"], "pytest-autotune show: Missing argument 'FILE'"),
         (["show", "a.textproto", "--colour"], "pytest-autotune show: No such option"),
         (["show", "gone.pb"], "pytest-autotune: gone.pb: no such file"),
+        (["diff", "gone.pb", "gone.pb"], "pytest-autotune: gone.pb: no such file in "),
         (["show", "a.docx"], 'pytest-autotune: a.docx: the suffix ".docx" is unknown'),
     ],
 )
@@ -730,6 +731,18 @@ def test_a_wrong_command_line_gives_one_line_and_exit_status_4(run: Run, argumen
 
     assert (status, lines, errors.count("\n")) == (4, [], 1)
     assert errors.startswith(message)
+
+
+def test_diff_command_advises_a_reader_if_a_file_is_missing(run: Run) -> None:
+    """A dump would not help. Git names a file of a commit as ``REV:PATH``."""
+    write("c.textproto", entry())
+
+    error = run("diff", "gone.textproto", "c.textproto")[2]
+    git_error = run("diff", "HEAD:c.textproto", "c.textproto")[2]
+
+    assert error.endswith(" (correct the path)\n")
+    command = 'git difftool -y --extcmd="pytest-autotune diff" HEAD -- c.textproto'
+    assert git_error.endswith(f" (name a file; for a file in git: {command})\n")
 
 
 def test_show_prints_no_error_if_the_reading_pipe_closes_early(tmp_path: Path) -> None:

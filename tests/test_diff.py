@@ -83,7 +83,7 @@ def test_only_the_gpu_with_most_changes_is_described_in_detail() -> None:
     new = [entry(m, time_us=11.0) for m in range(12)] + [entry(m, block=64) for m in range(12, 15)]
     new += [entry(device=A100, block=64)]
 
-    assert str(found(old, new)) == "3 choices changed, 12 measured again, same choice, 1 on NVIDIA A100"
+    assert str(found(old, new)) == "3 choices changed; 12 measured again, same choice; 1 on NVIDIA A100"
     assert found(old, new).device == H200
 
 

@@ -397,7 +397,10 @@ def test_check_command_fails_for_an_export_older_than_its_cache(export: Export, 
     assert status == 1
     command = "pytest-autotune export c.textproto --to=python '--kernel=lib.*' --output=_tuned.py"
     (line,) = (at for at, text in enumerate(module.read_text().splitlines(), 1) if '"BLOCK": 32' in text)
-    assert lines[:-1] == [f"_tuned.py:{line}: differs from a new export of c.textproto (run: {command})"]
+    assert lines == [
+        f"_tuned.py:{line}: differs from a new export of c.textproto (run: {command})",
+        "1 cache, 3 entries: _tuned.py differs from a new export",
+    ]
 
     assert cli.main(["export", "c.textproto", "--to=python", "--kernel=lib.*", "-o", "_tuned.py"]) == 0
     module.write_text(module.read_text().replace("pytest-autotune export", "rm -rf"))

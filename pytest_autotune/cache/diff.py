@@ -85,7 +85,8 @@ class Diff:
         for device in sorted(counts, key=attrgetter("sort_key")):
             if device != main_device:
                 parts.append(f"{counts[device]} on {device.name}")
-        return ", ".join(parts) or "no difference"
+        # Some parts have a comma: "12 measured again, same choice".
+        return "; ".join(parts) or "no difference"
 
 
 def compare_caches(old: Cache, new: Cache) -> Diff:

@@ -55,39 +55,44 @@ def command(files: tuple[str, ...], fix: bool, exported: tuple[str, ...]) -> int
             "--exported", "takes one FILE, the cache that the module was exported from", "leave out the other FILEs"
         )
     bad_cache_count = 0
+    bad_modules: list[str] = []
+    export_defects: list[str] = []
     entry_count = 0
     for path in files:
         try:
             cache = _read_cache(path, fix)
             entry_count += len(cache.entries)
-            defects = [*_list_defects(path, cache), *_list_export_defects(path, cache, exported)]
+            defects = _list_defects(path, cache)
+            for module in exported:
+                export_defect = find_export_defect(cache, path, module)
+                if export_defect:
+                    bad_modules.append(module)
+                    export_defects.append(export_defect)
         except CacheError as error:
             # The other files are checked all the same.
             defects = [safe(str(error))]
         if defects:
             bad_cache_count += 1
         print_lines(defects)
-    verdict = "fine"
-    if bad_cache_count:
-        verdict = f"{describe_count(bad_cache_count, 'cache has', 'caches have')} defects"
+    print_lines(export_defects)
+    verdict = _describe_verdict(bad_cache_count, bad_modules)
     print_lines([f"{describe_count(len(files), 'cache')}, {describe_count(entry_count, 'entry')}: {verdict}"])
-    if bad_cache_count:
+    if bad_cache_count or bad_modules:
         return FOUND
     return OK
 
 
-def _list_export_defects(path: str, cache: Cache, modules: Sequence[str]) -> list[str]:
-    """Return a line for each module that differs from a new export of the cache.
+def _describe_verdict(bad_cache_count: int, bad_modules: Sequence[str]) -> str:
+    """Return the verdict in words: ``fine``, ``1 cache has defects``, ``mylib/choices.py differs from a new export``.
 
-    :param path: the path of the cache.
-    :param modules: the paths of the modules that were exported from the cache.
+    :param bad_modules: the paths of the exported modules that differ from a new export.
     """
-    defects = []
-    for module in modules:
-        defect = find_export_defect(cache, path, module)
-        if defect:
-            defects.append(defect)
-    return defects
+    parts = []
+    if bad_cache_count:
+        parts.append(f"{describe_count(bad_cache_count, 'cache has', 'caches have')} defects")
+    for module in bad_modules:
+        parts.append(f"{safe(module)} differs from a new export")
+    return ", ".join(parts) or "fine"
 
 
 def _read_cache(path: str, fix: bool) -> Cache:

@@ -6,6 +6,7 @@ The differences are tables for a terminal, or Markdown for a comment on a pull r
 from __future__ import annotations
 
 import os
+import shlex
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ import click
 
 from pytest_autotune.cache import stores
 from pytest_autotune.cache.diff import Change, ChangeKind, Diff, compare_caches
+from pytest_autotune.cache.errors import CacheError, MissingCacheError
 from pytest_autotune.cache.model import Cache, Device
 from pytest_autotune.cache.wording import describe_count
 from pytest_autotune.cli.output import FOUND, OK, PATH, compare_keys, format_table, print_lines, safe, with_warning
@@ -57,7 +59,22 @@ def _read_side(path: str) -> Cache:
     """Read a cache. Git names the null device for a side that has no such file."""
     if path == os.devnull:
         return Cache()
-    return with_warning(stores.read_cache(path))
+    try:
+        return with_warning(stores.read_cache(path))
+    except MissingCacheError as error:
+        # The error's own remedy is for a run: a dump creates the cache.
+        raise CacheError(error.place, error.event, _advise_on_missing(path)) from None
+
+
+def _advise_on_missing(path: str) -> str:
+    """Return the remedy for a cache that does not exist. ``HEAD:tests/cache.textproto`` is a file in a git commit."""
+    revision, colon, path_in_commit = path.partition(":")
+    if not colon or not revision or "://" in path:
+        return "correct the path"
+    command = (
+        f'git difftool -y --extcmd="pytest-autotune diff" {shlex.quote(revision)} -- {shlex.quote(path_in_commit)}'
+    )
+    return f"name a file; for a file in git: {command}"
 
 
 def _build_tables(diff: Diff) -> Iterator[str]:

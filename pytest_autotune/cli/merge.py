@@ -159,8 +159,8 @@ def _describe_conflicts(conflicts: Sequence[Sequence[MeasuredEntry]]) -> Iterato
 
     :param conflicts: for each problem its entries; the first of them is kept.
     """
-    problems = describe_count(len(conflicts), "problem")
-    yield f"{problems} with several entries; the entry that a run would keep was kept:"
+    problems = describe_count(len(conflicts), "problem was", "problems were")
+    yield f"{problems} tuned more than once; of each, one entry was kept:"
     for conflict in conflicts:
         kept_entry = conflict[0].entry
         yield describe_on_device(kept_entry.problem)

@@ -154,9 +154,9 @@ def _judge_misses(result: RunResult, limit: Limit | None) -> _Verdict:
         return _Verdict(unreachable)
     judged_count = _count_judged_problems(result)
     if limit is not None:
-        excess = limit.describe_excess(result.miss_count, judged_count)
+        excess = _describe_excess_misses(limit, result.miss_count, judged_count)
         if excess:
-            return _Verdict(f"too many autotune cache misses: {excess} (see the summary)")
+            return _Verdict(f"{excess} (see the summary)")
     failure = _explain_useless_lookups(result)
     if failure:
         return _Verdict(failure)
@@ -164,6 +164,22 @@ def _judge_misses(result: RunResult, limit: Limit | None) -> _Verdict:
         # The misses are within the limit.
         return _Verdict()
     return _Verdict(skip_reason=f"autotune cache misses were not checked: {_explain_no_outcomes(result)}")
+
+
+def _describe_excess_misses(limit: Limit, miss_count: int, judged_count: int) -> str:
+    """Return how the misses exceed the limit: ``3 problems are missing or stale, at most 2 allowed``; else empty."""
+    excess = limit.describe_excess(miss_count, judged_count)
+    if not excess:
+        return ""
+    # The count is "3", or "3 of 40" with a limit in percent.
+    count, _, allowed = excess.partition(", ")
+    noun = "problems"
+    if count.split()[-1] == "1":
+        noun = "problem"
+    verb = "are"
+    if miss_count == 1:
+        verb = "is"
+    return f"{count} {noun} {verb} missing or stale, {allowed}"
 
 
 def _explain_useless_lookups(result: RunResult) -> str:

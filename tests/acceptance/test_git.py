@@ -107,7 +107,7 @@ def test_merging_two_tunings_of_a_problem_keeps_the_faster_entry(registered: Git
     message = registered("merge", "other").stderr
 
     assert entries_of() == {entry(5, 16, 8.0), *BASE[2:]}
-    assert f"{PATH}: 1 problem with several entries; the entry that a run would keep was kept:" in message
+    assert f"{PATH}: 1 problem was tuned more than once; of each, one entry was kept:" in message
     assert f"{PATH}:     kept theirs: BLOCK=16, 8 us" in message
 
 
