@@ -99,6 +99,36 @@ def test_editing_an_object_a_partial_calls_is_a_source_change(load, used: str) -
     assert source_digest(load(source.replace("x + 1", "x + 10")).kernel) != digest
 
 
+WRAPPED = """
+import contextlib, enum, functools
+@functools.singledispatch
+def dispatch(x):
+    return x + 1
+@contextlib.contextmanager
+def scope(x):
+    yield x + 1
+class Op:
+    def __init__(self, function):
+        self.function = function
+    def go(self, x):
+        return self.function(x)
+class Mode(enum.Enum):
+    FAST = functools.partial(STORED)
+op, pair = Op(STORED), (STORED, 1)
+def kernel(x):
+    return USED
+"""
+
+
+@pytest.mark.parametrize("stored", ["dispatch", "scope"])
+@pytest.mark.parametrize("used", ["op.go(x)", "pair[0](x)", "Mode.FAST.value(x)"])
+def test_editing_a_stored_wrapped_function_is_a_source_change(load, stored: str, used: str) -> None:
+    source = WRAPPED.replace("USED", used).replace("STORED", stored)
+    digest = source_digest(load(source, "suite").kernel)
+    assert source_digest(load(source, "suite").kernel) == digest
+    assert source_digest(load(source.replace("x + 1", "x + 10"), "suite").kernel) != digest
+
+
 @pytest.mark.parametrize("run", ["slot", "nested", "dispatch", "inner"])
 def test_editing_an_object_in_argument_run_is_a_source_change(load, run: str) -> None:
     before = getattr(load(STORED), run)

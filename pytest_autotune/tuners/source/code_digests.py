@@ -1006,12 +1006,17 @@ class CodeDigests:
         :returns: None if the name in the source is clear, and no function of the user is inside.
         """
         name = find_library_text(value, path, self.libraries)
-        texts = self._describe_decorators_of_user(value)
-        if not is_library_code(function) or vars(function).get("__wrapped__") is not None:
-            texts += [*self._describe_wrapped_functions(function), *self._describe_implementations(function)]
+        texts = self._describe_code_of_user_inside(value, function)
         if not texts:
             return name
         return f"{name}({', '.join(texts)})"
+
+    def _describe_code_of_user_inside(self, value: object, function: FunctionType) -> list[str]:
+        """Return the texts of the user's code inside a library's function; see :meth:`_describe_library_function`."""
+        texts = self._describe_decorators_of_user(value)
+        if not is_library_code(function) or vars(function).get("__wrapped__") is not None:
+            texts += [*self._describe_wrapped_functions(function), *self._describe_implementations(function)]
+        return texts
 
     def _describe_decorators_of_user(self, value: object) -> list[str]:
         """Return a text for each object of the user around a library's function: its class, and the code it stores."""
@@ -1102,7 +1107,12 @@ class CodeDigests:
             return self._describe_value(value, name)
         items = list_parts(value)
         if not items:
-            return self._describe_callable_object(value)
+            text = self._describe_callable_object(value)
+            function = python_function(value)
+            if text is None and function is not None:
+                # Such as the wrapper of contextlib.contextmanager.
+                text = ", ".join(self._describe_code_of_user_inside(value, function)) or None
+            return text
         texts = [self._describe_stored(item, "") for item in items]
         if not any(texts):
             return None
@@ -1165,8 +1175,9 @@ class CodeDigests:
             return text
         function = python_function(value)
         if function is not None:
-            function_digest = ""
-            if not self.libraries.has_code(function):
+            if self.libraries.has_code(function):
+                function_digest = ", ".join(self._describe_code_of_user_inside(value, function))
+            else:
                 function_digest = self.digest_function(value)
             return repr(("", "function", f"{qualified_name(function)}@{function_digest}"))
         if is_instance(value, str):
