@@ -532,6 +532,27 @@ def test_a_kernel_edited_after_its_import_is_uncacheable(load, edit: tuple[str, 
         source_digest(module.kernel)
 
 
+EDITED_EARLY = """
+import pathlib, sys
+import pytest_autotune.plugin
+path = pathlib.Path("early_ops.py")
+path.write_text("def work(x): return x + 1\\n")
+import early_ops
+path.write_text("def work(x): return x + 2\\n")
+assert "pytest_autotune.tuners.source" not in sys.modules
+from pytest_autotune.tuners.source.source_digest import source_digest
+source_digest(early_ops.work)
+"""
+
+
+def test_a_file_edited_before_the_first_lookup_is_uncacheable(tmp_path: Path) -> None:
+    """The plugin takes the time when it is loaded. The modules for digests are imported at the first lookup."""
+    environment = {**os.environ, "PYTHONPATH": f"{REPOSITORY}{os.pathsep}{tmp_path}"}
+    command = [sys.executable, "-B", "-c", EDITED_EARLY]
+    result = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert "the source of early_ops.work was edited since it was imported" in result.stderr
+
+
 def test_appending_text_to_a_kernels_file_is_no_source_change(load) -> None:
     module = load("import math\ndef kernel(x): return math.floor(x * 2)\n")
     before = source_digest(load(Path(module.__file__).read_text()).kernel)

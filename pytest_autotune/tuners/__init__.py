@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
+
+#: The time at which the plugin was loaded, before pytest imported a module of the suite. If a file is older, it was not
+#: edited after its import.
+STARTED_S = time.time()
 
 
 @dataclass(frozen=True)

@@ -25,8 +25,8 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from pytest_autotune.cache.errors import is_from_signal_handler
-from pytest_autotune.cache.host_time import HostTime
 from pytest_autotune.cache.model import UncacheableError
+from pytest_autotune.tuners import STARTED_S
 from pytest_autotune.tuners.source.compiled_code import is_in_source, list_lambdas
 from pytest_autotune.tuners.source.functions import qualified_name
 
@@ -228,8 +228,6 @@ class FunctionText:
 
 
 _function_texts: WeakKeyDictionary[FunctionType, FunctionText] = WeakKeyDictionary()
-#: If a file is older, it was not edited after its import.
-STARTED_S = HostTime.time()
 
 
 def read_function(function: FunctionType, kept_source: str = "") -> FunctionText:

@@ -26,6 +26,7 @@ from types import ModuleType
 from typing import TypeGuard
 from weakref import WeakKeyDictionary
 
+from pytest_autotune.tuners import STARTED_S
 from pytest_autotune.tuners.source.attributes import (
     class_attributes,
     class_module,
@@ -39,7 +40,6 @@ from pytest_autotune.tuners.source.attributes import (
 )
 from pytest_autotune.tuners.source.code_text import (
     SOURCE_ERRORS,
-    STARTED_S,
     Import,
     NoDigestError,
     check_not_edited,
