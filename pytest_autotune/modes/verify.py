@@ -231,7 +231,8 @@ class Verify(Mode):
             lines.append(f"{describe_count(count, 'choice')} of {reason.tuner} not raced: {reason.reason}")
         update_arguments = result.request.shown_update_arguments
         if slower_count and update_arguments and result.dump is None:
-            lines.append(f"Re-run with {update_arguments} --autotune-verify=all to replace slower choices.")
+            rerun = result.request.rerun_words
+            lines.append(f"{rerun} with {update_arguments} --autotune-verify=all to replace slower choices.")
         return lines
 
     def _find_verdicts(self, result: RunResult) -> dict[Problem, Verdict]:

@@ -62,10 +62,11 @@ def _list_update_hints(result: RunResult, needs_update: bool) -> list[str]:
         if can_prune and prune_arguments == f"{result.request.update_arguments}=prune":
             # A single run updates the cache and drops the entries.
             return [
-                f"Re-run with {prune_arguments} to update the cache and to drop the unused entries. If another suite "
-                f"uses them, re-run with --autotune-update=all."
+                f"{result.request.rerun_words} with {prune_arguments} to update the cache and to drop the unused "
+                f"entries. If another suite uses them, re-run with --autotune-update=all."
             ]
-        hints.append(f"Re-run{on_devices} with {result.request.shown_update_arguments} to update the cache.")
+        rerun = f"{result.request.rerun_words}{on_devices}"
+        hints.append(f"{rerun} with {result.request.shown_update_arguments} to update the cache.")
     if result.unused_entries:
         hints += _list_prune_hints(result)
     return hints

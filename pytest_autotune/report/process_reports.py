@@ -320,6 +320,7 @@ def _join_requests(requests: Sequence[RunRequest]) -> RunRequest:
         policy=_join_policies([request.policy for request in requests]),
         tuners_named_by=_find_naming_option(requests),
         adapters=_select_shared_adapters(requests),
+        rerun_words="Re-run pytest",
     )
 
 

@@ -299,6 +299,7 @@ class RunRequest:
         options do.
     :param prune_command: the command that drops the unused entries of the run, if no single pytest process can drop
         them; else empty.
+    :param rerun_words: the beginning of a hint to run pytest again. A hint of a command must name pytest.
     :param modes: the modes of the run, which may replace entries of the dump.
     :param tuners_named_by: the option that names the tuners to act on, as the user wrote it.
     :param adapters: the tuners that have an adapter; None if nobody has listed them.
@@ -314,6 +315,7 @@ class RunRequest:
     adapters: tuple[str, ...] | None = None
     mode_hints: tuple[str, ...] = ()
     prune_command: str = ""
+    rerun_words: str = "Re-run"
 
     @property
     def shown_update_arguments(self) -> str:

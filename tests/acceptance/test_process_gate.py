@@ -188,6 +188,8 @@ def test_a_problem_that_two_processes_miss_counts_as_one_miss(gate: Gate) -> Non
     assert gate.judge("--junit=j.xml") == 1
     assert gate.lines[-1] == "FAILED: 1 problem is missing or stale, at most 0 allowed (see the summary)"
     assert any(line.startswith("MISS ") and "lib.new" in line for line in gate.lines)
+    update = "Re-run pytest with --autotune-load=cache.textproto --autotune-update=all to update the cache."
+    assert update in gate.lines
     assert gate.judge("--max-misses=1") == 0
     assert gate.judge("--max-misses=10%") == 1
     assert gate.judge("--max-misses=off") == 0
