@@ -60,10 +60,10 @@ def list_pages() -> list[str]:
 
 
 def list_public_names(module_name: str) -> list[str]:
-    """Return the classes and functions that a module offers: its own, and those of
-    ``from module import NAME as NAME``.
+    """Return the names of the classes and functions that a module offers.
 
-    Other values, such as a set, have no docstrings of their own. The page of the module describes them by hand.
+    The module defines them, or imports them as ``from module import NAME as NAME``. Other values, such as a set, have
+    no docstrings of their own. The page of the module describes them by hand.
     """
     module = import_module(module_name)
     tree = ast.parse(Path(str(module.__file__)).read_text(encoding="utf-8"))
@@ -72,6 +72,7 @@ def list_public_names(module_name: str) -> list[str]:
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom):
             names += [alias.name for alias in node.names if alias.asname == alias.name]
+    # Classes and functions are callable, and a set such as ACTIVE_RUNS is not.
     names = [name for name in names if callable(getattr(module, name))]
     for node in tree.body:
         if isinstance(node, ast.ClassDef | ast.FunctionDef) and not node.name.startswith("_"):
@@ -92,13 +93,14 @@ def describe_name(module_name: str, name: str) -> str:
         kind = "class"
     directive = f".. auto{kind}:: {module_name}.{name}\n"
     if module_name != pytest_autotune.__name__ and name in dir(pytest_autotune):
-        # Sphinx warns of an object that two pages describe. Links then lead to the first of these pages.
+        # Sphinx warns of an object that two pages describe. So only the page of the package is in the index, and links
+        # lead to that page. The package loads its names when they are used, and only dir() lists them all before.
         directive += "   :no-index:\n"
     return directive
 
 
 def extend_page(app: Sphinx, docname: str, source: list[str]) -> None:
-    """Add to a page what only the site has."""
+    """Add the parts that only the site has: to the README the table of contents, to a page in ``api/`` the names."""
     if docname == root_doc:
         toctree = "\n".join(list_pages())
         source[0] += f"\n```{{toctree}}\n:hidden:\n:caption: Pages\n\n{toctree}\n```\n"

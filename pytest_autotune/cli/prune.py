@@ -129,6 +129,8 @@ def _drop_and_print(
     """Drop the unused entries of a store, and print them with their number.
 
     :param cache: the content of the store, as it was when the unused entries were selected.
+    :param selection: selects the unused entries again when the store is written, because another process may have
+        changed the store since.
     :param dry_run: only print the entries, and write nothing.
     :raises CacheError: if the store could not be replaced. Then the new content is in another file beside it.
     """
@@ -142,6 +144,7 @@ def _drop_and_print(
     for entry in unused_entries:
         lines.append(describe_on_device(entry.problem))
     print_lines(lines)
+    # After the lines: the error ends the command, and the user needs to see which entries the other file lacks.
     if updated is not None:
         refuse_file_beside(str(store), updated)
 

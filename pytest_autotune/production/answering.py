@@ -85,7 +85,7 @@ def _choose_config(autotuner: Any, kwargs: Any, configs: Sequence[Any]) -> Any:
         kernel = qualified_name(autotuner.base_fn)
         shipped = find_shipped_cache(kernel)
         if shipped is None or len(configs) < 2:
-            # Triton does not tune a single candidate, so there is nothing to choose.
+            # No shipped cache has the kernel, or only one candidate is left: there is nothing to choose.
             return None
         return shipped.choose(TritonLaunch(autotuner, kwargs, configs, kernel))
     except MissError:

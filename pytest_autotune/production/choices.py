@@ -127,8 +127,8 @@ def find_triton_version(entry: Entry) -> str:
 def select_entries(cache: Cache, kernels: Sequence[str] = (), devices: Sequence[str] = ()) -> list[Entry]:
     """Return the entries of some kernels and devices, in the order of a file.
 
-    :param kernels: globs; all kernels if there are none.
-    :param devices: globs; all devices if there are none.
+    :param kernels: globs of a kernel, with or without its tuner: ``ops.*`` or ``triton:ops.*``. Without globs, all.
+    :param devices: globs of a device's name or id: ``NVIDIA H200*`` or ``nvidia-h200-*``. Without globs, all.
     """
     entries = []
     for entry in cache.entries:
@@ -166,8 +166,8 @@ class ExportableEntries:
         values that it took from its factory. The method looks for such kernels in the whole cache, because only an
         entry that is not selected may show that a factory makes the kernel.
 
-        :param kernels: globs; all kernels if there are none.
-        :param devices: globs; all devices if there are none.
+        :param kernels: globs, see :func:`select_entries`.
+        :param devices: globs, see :func:`select_entries`.
         """
         factory_kernels = _list_factory_kernels(list_triton_entries(cache))
         selected = select_entries(cache, kernels, devices)

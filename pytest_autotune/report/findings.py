@@ -71,7 +71,10 @@ def list_findings(result: RunResult, *, is_grouped: bool = True) -> list[Finding
 
 
 def _list_groups_without_entries(result: RunResult) -> list[tuple[ProblemRow, ...]]:
-    """Return groups of several rows: the rows of a tuner on a device, if no loaded entry is for both."""
+    """Return the rows of each tuner on each device, if no loaded entry is of this tuner and for this device.
+
+    A tuner with a single row on a device is left out.
+    """
     groups = []
     for rows in result.rows_without_entries.values():
         if len(rows) > 1:

@@ -248,7 +248,8 @@ def explain_lost_gpus(result: RunResult) -> str:
     """Return why a run fails: its machine has probably lost its GPU. Empty for any other run.
 
     The loaded entries are for GPUs, and no test asked for a kernel on one of them. That is no proof if the user chose
-    single tests or files, because these may be the tests of the CPU. The GPU of optional caches may be absent.
+    single tests or files, because these may be the tests of the CPU. If all caches are optional, a machine needs no
+    GPU, and the gate does not fail.
     """
     if result.has_only_optional_caches or result.collected.chosen_tests:
         return ""

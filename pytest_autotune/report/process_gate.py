@@ -230,7 +230,7 @@ def _explain_lost_gpus(records: Sequence[ProcessRecord], caches: Sequence[Judged
 
     A machine without its GPU skips the tests of kernels, and all other tests pass. A loss is probable if three things
     come together: the caches have entries for GPUs, no test of any process asked for a kernel on such a GPU, and some
-    tests may not have run. The GPU of optional caches may be absent.
+    tests may not have run. If all caches are optional, a machine needs no GPU, and the gate does not fail.
     """
     if all(record.is_optional for record in records):
         return ""

@@ -202,8 +202,8 @@ def _list_unanswered_entries(lookups: Sequence[Lookup], base: Cache) -> list[Ent
     """Return the entries of a cache that this run asked for, and for which no lookup of this run has an entry.
 
     The tuner searched again, for example because the choice was no candidate any more, and the search recorded nothing.
-    The search may succeed in the next run, so the merge must keep the old entry. The merge would remove it if this run
-    recorded an entry of the same problem with another fingerprint.
+    The search may succeed in the next run, so the old entry must stay. If a run records an entry, the merge removes the
+    problem's entries with other fingerprints, unless the run used them. So these entries count as used.
 
     :param base: the cache.
     """

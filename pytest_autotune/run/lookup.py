@@ -73,7 +73,7 @@ class Question(ABC):
         """Whether the choice of an entry is among the candidates now."""
 
     def candidates(self) -> Sequence[Candidate]:
-        """Return all candidates without times, in the tuner's own order; empty if the tuner does not know them yet.
+        """Return all candidates in the tuner's own order, each without a time; none if they are not known yet.
 
         The session asks for the candidates in a sweep, and if a candidate or a near entry's choice replaces a tuning.
         If the tuner does not know them before its search, it searches.

@@ -180,6 +180,12 @@ def _allows_http(scheme: str) -> bool:
 def describe_request_error(error: BaseException) -> str:
     """Return an error of the library in short; its own text has pages of details.
 
+    A text of the library begins with a line such as this one, and the details follow. If the store has not answered,
+    the line ends with ``HTTP error: error sending request``, and the cause is in the details::
+
+        …: Error performing GET http://127.0.0.1:9000/bucket/x in 1ms - Server returned non-2xx status code:
+        403 Forbidden: <?xml version="1.0"?><Error><Code>AccessDenied</Code>…
+
     The result is one of these:
 
     - the store has answered: ``the store answers 403 Forbidden (AccessDenied)``. This names no host.

@@ -424,7 +424,7 @@ def _build_lost_device_error(
     """Return the error of a device that no longer works.
 
     :param error: the error of the candidate that was launched last.
-    :param device_error: the error that the device raises since then.
+    :param device_error: the error that the device has raised after that launch.
     """
     reason = f"after {configuration} ({_describe_failure(error)}): {first_line(str(device_error))}"
     return TuningError(f"the device no longer works {reason}")

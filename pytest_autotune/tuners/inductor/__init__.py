@@ -82,17 +82,20 @@ class Adapter:
     def hook_part(self, part: Part, module: ModuleType) -> None:
         """Hook a part whose module was imported just now. If that fails, only this part is bypassed."""
         if self._session is None:
+            # The run is over, so nothing is hooked any more.
             return
         patches = Patches(self._session, part.tuner)
         try:
             part.hook(module, self._session, patches)
         except Exception as error:
+            # The part may have replaced some functions before it failed.
             patches.undo()
             reason = f"{type(error).__name__}: {error}"
             if isinstance(error, HookError):
                 reason = str(error)
             self._session.report_bypass(part.tuner, reason, error)
         else:
+            # The hooks stay until unhook() is called.
             self._exits.callback(patches.undo)
 
     def unhook(self) -> None:

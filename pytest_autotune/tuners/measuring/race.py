@@ -100,9 +100,9 @@ CAPTURED = "a CUDA graph was being captured during the call"
 class Limits:
     """The limits of a race. Times are in microseconds.
 
-    :param each_us: the sum of the times of a candidate's launches in the stages.
-    :param all_us: the time of all stages. Afterwards only candidates are launched that were timed less often than
-        ``least``.
+    :param each_us: the launches of a candidate in the stages take at most this time together.
+    :param all_us: the stages take at most this time together. Afterwards, the race launches only candidates that were
+        timed less often than ``least``.
     :param least: each candidate that may win is timed this often at least.
     :param most: each candidate is timed this often at most.
     """

@@ -63,7 +63,8 @@ def encode_specialization(source: Any, choice_names: Collection[str], options: M
     """
     words = []
     for parameter in compiler.list_parameters(source):
-        # A constant without a stable form raises NoText here, also if its value is in the choice.
+        # A constant is encoded even if its value is in the choice: if it has no stable form, as a function, this raises
+        # NoText, and the kernel gets no text.
         word = _encode_parameter(parameter)
         if parameter.kind == CONSTANT and parameter.name in choice_names:
             word = _IN_CHOICE

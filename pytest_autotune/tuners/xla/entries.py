@@ -30,7 +30,8 @@ from pytest_autotune.tuners.xla import files
 from pytest_autotune.tuners.xla.files import XlaEntry, XlaLayout
 
 NAME = "xla"
-#: The kernel name of an entry, by XLA's format. XLA tells no name of a fusion, so all entries of a format share a name.
+#: A format of XLA's entries -> the kernel name of their cache entries. XLA tells no name of a fusion, so all entries of
+#: a format share a name.
 KERNELS = {XlaLayout.NEW: "hlo", XlaLayout.LEGACY: "hlo.legacy"}
 _DNN = re.compile(r", DNN version: ([^,]*)")
 #: An instruction of HLO text, such as ``ROOT %dot.1 = f16[512,512]{1,0} dot(f16[512,64] %a, f16[64,512] %b)``. The
