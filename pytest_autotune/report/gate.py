@@ -264,7 +264,7 @@ def explain_lost_gpus(result: RunResult) -> str:
 
 
 def _describe_left_out_tests(result: RunResult) -> str:
-    """Return how tests were left out that may be the tests of a GPU: ``1 test was skipped``; empty if all tests ran."""
+    """Return how tests were left out that may be the tests of a GPU; empty if all tests ran."""
     skipped_count = result.collected.test_counts.get("skipped", 0)
     if skipped_count:
         return describe_skipped_tests(skipped_count)
@@ -288,8 +288,11 @@ def has_lookup_on(lookups: Iterable[Lookup], gpus: Collection[Device], policy: P
 
 
 def describe_skipped_tests(count: int) -> str:
-    """Return the number of skipped tests with its verb: ``1 test was skipped``."""
-    return f"{describe_count(count, 'test was', 'tests were')} skipped"
+    """Return the number of skipped tests with its verb: ``1 test or file was skipped``.
+
+    Pytest counts a whole file that skips itself, as by ``pytest.importorskip``, like a test.
+    """
+    return f"{describe_count(count, 'test or file was', 'tests or files were')} skipped"
 
 
 def describe_lost_gpus(reason: str, gpus: Collection[Device], lookups: Iterable[Lookup]) -> str:
@@ -298,7 +301,7 @@ def describe_lost_gpus(reason: str, gpus: Collection[Device], lookups: Iterable[
     The tests of the CPU alone may have passed. The text is empty without a reason, or if the caches have no entries for
     a GPU.
 
-    :param reason: why the GPU is probably lost, such as ``3 tests were skipped``.
+    :param reason: why the GPU is probably lost, such as ``3 tests or files were skipped``.
     :param gpus: the GPUs for which the caches have entries.
     :param lookups: of the run. If they asked on a GPU of another type, no GPU is lost, but the entries do not fit.
     """

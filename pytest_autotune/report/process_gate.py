@@ -245,7 +245,7 @@ def _explain_lost_gpus(records: Sequence[ProcessRecord], caches: Sequence[Judged
 
 
 def _explain_unrun_gpu_tests(records: Sequence[ProcessRecord]) -> str:
-    """Return why the tests of a GPU may not have run: ``3 tests were skipped``, ``no GPU is visible``.
+    """Return why the tests of a GPU may not have run: ``3 tests or files were skipped``, ``no GPU is visible``.
 
     The text is empty if nothing kept tests from running.
     """

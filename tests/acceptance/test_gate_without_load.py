@@ -222,7 +222,7 @@ def test_the_gate_fails_if_gpu_tests_skip_and_only_cpu_tests_run(serial_suite: S
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     names = "Other GPU and Toy GPU"
     message = (
-        f"the cache has entries for {names}, but no test ran a kernel on such a GPU: 1 test was skipped "
+        f"the cache has entries for {names}, but no test ran a kernel on such a GPU: 1 test or file was skipped "
         "(run the suite on a machine with this GPU)"
     )
     result.stdout.fnmatch_lines([f"!* {message} !*"])
