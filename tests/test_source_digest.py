@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import importlib.util
 import itertools
@@ -14,6 +15,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from _pytest.assertion.rewrite import rewrite_asserts
 
 from pytest_autotune.cache.model import UncacheableError
 from pytest_autotune.tuners.function.carried import carried_text
@@ -529,6 +531,35 @@ def test_a_kernel_edited_after_its_import_is_uncacheable(load, edit: tuple[str, 
     assert module.__file__ is not None
     Path(module.__file__).write_text(source.replace(*edit) + "# edited\n")
     with pytest.raises(UncacheableError, match=r"edited since it was imported|cannot be read"):
+        source_digest(module.kernel)
+
+
+ASSERTING = """
+def helper(x):
+    def check(y):
+        assert y, (x, y)
+        assert isinstance(y, int) and (x < 1 or not x)
+    return check
+def kernel(x):
+    assert x > 0, "negative"
+    return helper(x + 1)
+"""
+
+
+@pytest.mark.parametrize("edit", ["", "y, (x, y)", "x > 0", "x + 1"])
+def test_a_function_with_an_assert_edited_late_is_uncacheable(load, edit: str) -> None:
+    """pytest has rewritten the assertions, so the code of the file is compared after the same rewriting."""
+    module = load(ASSERTING)
+    assert module.__file__ is not None
+    tree = ast.parse(ASSERTING)
+    rewrite_asserts(tree, ASSERTING.encode(), module.__file__)
+    exec(compile(tree, module.__file__, "exec"), vars(module))
+    assert "@py_assert1" in module.kernel.__code__.co_varnames
+    if not edit:
+        assert source_digest(module.kernel)
+        return
+    Path(module.__file__).write_text(ASSERTING.replace(edit, f"{edit} - 2", 1) + "# edited\n")
+    with pytest.raises(UncacheableError, match="edited since it was imported"):
         source_digest(module.kernel)
 
 

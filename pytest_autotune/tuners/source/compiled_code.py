@@ -7,11 +7,16 @@ source is compiled again, and its code is compared with the function's code.
 from __future__ import annotations
 
 import ast
+import sys
+import warnings
 from functools import lru_cache
 from types import CodeType
+from typing import Any
 
 #: No file has so many lines.
 _FAR_LINE = 1 << 24
+#: The function that pytest calls after each assertion that holds, if the suite's configuration says so.
+_PASS_HOOK = "_call_assertion_pass"
 
 
 def is_in_source(code: CodeType, source: str) -> bool:
@@ -21,15 +26,19 @@ def is_in_source(code: CodeType, source: str) -> bool:
 
     :param source: the text of the function's file.
     """
-    try:
-        file_codes = _compile_all(source)
-    except (SyntaxError, ValueError):
-        return False
-    for file_code in file_codes:
-        is_at_same_place = file_code.co_name == code.co_name and file_code.co_firstlineno == code.co_firstlineno
-        if is_at_same_place and _is_same_code(code, file_code):
-            return True
-    return False
+    for compile_file in (_compile_all, _compile_rewritten):
+        try:
+            with warnings.catch_warnings():  # Python and pytest have warned of each assert (a, b) at the import
+                warnings.simplefilter("ignore")
+                file_codes = compile_file(source)
+        except (SyntaxError, ValueError):
+            return False
+        for file_code in file_codes:
+            is_at_same_place = file_code.co_name == code.co_name and file_code.co_firstlineno == code.co_firstlineno
+            if is_at_same_place and _is_same_code(code, file_code):
+                return True
+    # With the option enable_assertion_pass_hook, pytest rewrites in another way.
+    return _PASS_HOOK in code.co_names
 
 
 def list_lambdas(code: CodeType, source: str) -> list[ast.Lambda]:
@@ -80,6 +89,17 @@ def _compile_all(source: str | ast.Module) -> tuple[CodeType, ...]:
     for code in codes:
         codes += [constant for constant in code.co_consts if isinstance(constant, CodeType)]
     return tuple(codes)
+
+
+@lru_cache(maxsize=8)
+def _compile_rewritten(source: str) -> tuple[CodeType, ...]:
+    """Return the code of a module in which pytest rewrites the assertions; nothing outside of pytest."""
+    rewrite: Any = sys.modules.get("_pytest.assertion.rewrite")
+    if rewrite is None:
+        return ()
+    tree = ast.parse(source)
+    rewrite.rewrite_asserts(tree, source.encode(), "<source>")
+    return _compile_all(tree)
 
 
 def _is_same_code(code: CodeType, file_code: CodeType) -> bool:
