@@ -971,3 +971,44 @@ def test_editing_what_a_field_default_names_is_a_source_change(load: Load, name:
     assert source.used_values.still_hold()
     assert read_source(getattr(load(DEFAULTS, "suite"), name)).digest == source.digest
     assert read_source(getattr(load(DEFAULTS.replace(old, new), "suite"), name)).digest != source.digest
+
+
+OBJECT_IN_CLASS = """
+class Plan:
+    def __init__(self, size):
+        self.size = size + 1
+    def unrelated(self):
+        return 2
+def make_plan(n):
+    return Plan(n + 3)
+class Kernel:
+    plan = Plan(5)
+    made = make_plan(5)
+    def launch(self, x):
+        return x + self.plan.size
+    def launch_made(self, x):
+        return x + self.made.size
+obj = Kernel()
+def kernel(n):
+    return USE
+"""
+
+
+@pytest.mark.parametrize(
+    ("use", "edit", "counts"),
+    [
+        ("obj.launch(n)", "5)\n    made", True),
+        ("obj.launch(n)", "size + 1", True),
+        ("obj.launch(n)", "2", False),
+        ("obj.launch(n)", "n + 3", False),
+        ("obj.launch_made(n)", "n + 3", True),
+        ("Kernel().launch_made(n)", "n + 3", True),
+    ],
+)
+def test_editing_the_maker_of_an_object_is_a_source_change(load: Load, use: str, edit: str, counts: bool) -> None:
+    text = OBJECT_IN_CLASS.replace("USE", use)
+    source = read_source(load(text, "suite").kernel, carried=False, is_kept=True)
+    assert source.used_values is not None
+    assert source.used_values.still_hold()
+    assert kernel_digest(load, text) == source.digest
+    assert (kernel_digest(load, text.replace(edit, f"0 + {edit}")) != source.digest) == counts

@@ -410,15 +410,21 @@ class CodeDigests:
         self.used_values.add_names_in_class(cls, names)
         return self._describe_values_of_names(names, list_values_in_class(cls, names, self._ignored))
 
-    def _describe_code_named_in_class(self, cls: type, names: Names) -> list[str]:
+    def _describe_code_named_in_class(self, cls: type, names: Names, result: object = None) -> list[str]:
         """Return a line for each piece of the user's code that statements in the body of a class use by name.
 
         Plain values are left out: after ``ROOT = os.path.dirname(__file__)``, ``ROOT`` depends on the machine.
+
+        :param result: the object that the statements make, if other code names the members that it uses of the object.
+            Only the constructor of the object's class counts then.
         """
         self.used_values.add_names_in_class(cls, names)
         lines = []
         for name, value in list_values_in_class(cls, names, self._ignored):
-            if is_code(value):
+            if value is type(result) and not self.libraries.has_code(value):
+                uses = [ObjectUse(None, value, (constructor,)) for constructor in ("__new__", "__init__")]
+                text = "\n".join(self._describe_uses(uses)) or None
+            elif is_code(value):
                 text = self._describe_attribute(name, value)
             else:
                 text = self.describe_code_in(value, _list_names_below(name, names))
@@ -593,7 +599,7 @@ class CodeDigests:
             if self._lacks_data(attribute, text):
                 assignments = read_class_assignments(member.cls, member.name)
                 text = text or assignments.text or None
-                lines = self._describe_code_named_in_class(member.cls, assignments.value_names)
+                lines = self._describe_code_named_in_class(member.cls, assignments.value_names, attribute)
         if text is not None:
             lines.append(f"{class_name(member.cls)}.{member.name}: {text}")
         for line in self._describe_other_functions(member.name, attribute):
@@ -667,12 +673,12 @@ class CodeDigests:
             text = None
             if not is_assigned:
                 text = self._describe_attribute(name, unwrap_attribute(value))
+            if self._lacks_data(value, text):
+                # The text of the class has the statement that makes the value.
+                names_in_body.update(dict.fromkeys(read_class_assignments(cls, name).value_names))
             if text is None and (has_object or is_instance(value, ModuleType)):
                 # The methods of the class may use the object or module.
                 text = self.describe_code_in(value)
-            elif self._lacks_data(value, text):
-                # The text of the class has the statement that makes the value.
-                names_in_body.update(dict.fromkeys(read_class_assignments(cls, name).value_names))
             if text is not None:
                 yield f"{name}: {text}"
             yield from self._describe_other_functions(name, value)
@@ -683,7 +689,7 @@ class CodeDigests:
 
         :param text: see :meth:`_describe_attribute`.
         """
-        if is_code(attribute) or is_object_of_user(attribute, self.libraries):
+        if is_code(attribute):
             return False
         # Since Python 3.14, a partial is a descriptor.
         if is_descriptor(attribute) and not is_instance(attribute, partial):
