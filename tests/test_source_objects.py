@@ -195,13 +195,20 @@ def whole(n):
 """
 
 
+#: The object in the attribute can be called.
+LAZY_CALLED = LAZY.replace("def run(self, n):\n        return n\n", "def __call__(self, n):\n        return n\n")
+LAZY_CALLED = LAZY_CALLED.replace("self.plan.run(n)", "self.plan(n)")
+LAZY_CALLED = LAZY_CALLED.replace("    plan = None\n", "").replace("self.plan is None", "not hasattr(self, 'plan')")
+
+
 @pytest.mark.parametrize("name", ["kernel", "whole"])
-def test_an_attribute_the_kernel_assigns_is_no_source_change(load: Load, name: str) -> None:
-    module = load(LAZY, "suite")
+@pytest.mark.parametrize("source", [LAZY, LAZY_CALLED], ids=["object", "callable"])
+def test_an_attribute_the_kernel_assigns_is_no_source_change(load: Load, source: str, name: str) -> None:
+    module = load(source, "suite")
     digest = digest_of(getattr(module, name))
     module.kernel(1)
     assert digest_of(getattr(module, name)) == digest
-    edited = load(LAZY.replace("return n\n", "return n + 1\n"), "suite")
+    edited = load(source.replace("return n\n", "return n + 1\n"), "suite")
     assert digest_of(getattr(edited, name)) != digest
 
 

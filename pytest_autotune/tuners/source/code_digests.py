@@ -1084,13 +1084,19 @@ class CodeDigests:
         return ", ".join(texts)
 
     def describe_stored_code(self, value: object) -> list[str]:
-        """Return ``name=text`` for each attribute of an object that holds code of the user, also in ``__slots__``."""
+        """Return ``name=text`` for each attribute of an object that holds code of the user, also in ``__slots__``.
+
+        An object in an attribute that a method assigns is left out: the method may run before the lookup or after it.
+        """
         if id(value) in self._open_objects:  # the object contains itself
             return ["recursive"]
         self._open_objects.add(id(value))
         texts = []
         try:
             for name, attribute in list_stored_attributes(value):
+                is_assigned = self._ignored.has_object_attribute(value, type(value), name)
+                if is_assigned and is_object_of_user(attribute, self.libraries):
+                    continue
                 text = self._describe_stored(attribute, name)
                 if text is not None:
                     # The object may get another attribute at any time.
