@@ -174,7 +174,7 @@ class CodeDigests:
         self._read_objects: list[object] = []
         #: The ids of the objects whose attributes are being described now: an object may contain itself.
         self._open_objects: set[int] = set()
-        #: The ids of the callable objects whose stored objects are being described now.
+        #: The same for callable objects whose stored objects are being described now.
         self._open_callables: set[int] = set()
         #: The file of the module whose code is being described now; empty if the module has none.
         self._module_file = ""

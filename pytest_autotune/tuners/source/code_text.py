@@ -329,7 +329,8 @@ def check_not_edited(code: CodeType, name: str) -> None:
 
     :param code: the code of the function.
     :param name: the name of the function, for the error.
-    :raises UncacheableError: if the file now has other code: nobody has measured that code.
+    :raises UncacheableError: if the file now has other code. A digest of that code would not fit the measurements: they
+        are of the code that this process has imported.
     """
     try:
         modified_s = os.stat(code.co_filename).st_mtime
@@ -572,6 +573,7 @@ def _list_variables_of_code(code: CodeType) -> set[str]:
     A name is left out if the function or any code in it reads the name from outside of the function.
     """
     variables: set[str] = set()
+    # The names in co_freevars are variables of the functions around this function.
     outer_names = set(code.co_freevars)
     codes = [code]
     # The list grows in the loop.
@@ -580,6 +582,7 @@ def _list_variables_of_code(code: CodeType) -> set[str]:
         variables.update(inner_code.co_varnames, inner_code.co_cellvars)
         class_variables: set[str] = set()
         for instruction in dis.get_instructions(inner_code):
+            # Only the body of a class has this instruction. It assigns a name of the class.
             if instruction.opname == "STORE_NAME":
                 class_variables.add(instruction.argval)
             # In the body of a class, `size = size` reads the outer name first.

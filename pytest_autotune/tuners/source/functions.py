@@ -279,9 +279,9 @@ def list_partial_arguments(value: object) -> list[tuple[str, object]]:
 
 
 def find_kept_source(layers: Iterable[object]) -> str:
-    """Return the source that Triton keeps of a kernel; empty if it keeps none.
+    """Return the source text that a kernel of Triton stores; empty if no layer is such a kernel.
 
-    Triton reads the source when it makes the kernel. A library may give the kernel another source.
+    Triton reads the text from the file when it makes the kernel. A library may give the kernel another text later.
 
     :param layers: the kernel's layers, see :func:`list_layers`.
     """

@@ -247,7 +247,8 @@ def _find_distribution_of_file(filename: str, rootdir: Path | None) -> Distribut
             if _is_of_project(dist_info, rootdir):
                 return None
             return _read_distribution(dist_info)
-        # Nothing installs into a folder above site-packages. The file may have been copied there without pip.
+        # No distribution in a folder above site-packages lists files in site-packages, so the search ends. The file may
+        # have been copied into site-packages without pip.
         if folder.name in _SITE_FOLDERS:
             top_package = Path(path.relative_to(folder).parts[0]).stem
             return Distribution(top_package, _UNKNOWN, str(folder))

@@ -241,6 +241,8 @@ class ReachedObjects:
             if not self._ignored.has_object_attribute(use.owner, use.cls, stored_name):
                 stored_names.append(stored_name)
         if use.owner is not None:
+            # All these names are noted before the search. The digest also depends on a name that the object does not
+            # have yet, because a test may set it.
             self._used_values.add_object(use.owner, tuple(stored_names))
             for stored_name in stored_names:
                 attribute = find_object_attribute(use.owner, stored_name)
@@ -252,6 +254,7 @@ class ReachedObjects:
                 in_class = class_attributes(cls)[stored_name]
                 if is_instance(in_class, ModuleType):
                     return in_class
+                # A descriptor is not the value: Python calls its __get__. So it counts as a ReachedMember.
                 if is_object_of_user(in_class, self._libraries) and not is_descriptor(in_class):
                     return in_class
         return MISSING

@@ -197,7 +197,7 @@ def combine_sources(sources: Sequence[DigestedSource]) -> DigestedSource:
 
 
 def read_method_source(method: object, cls: type, owner: object) -> DigestedSource:
-    """Return the source of a method, without values in closures and defaults.
+    """Return the digest of a method and its parts. Plain values in closures and defaults are left out.
 
     :param cls: the class of the object that the method is called with.
     :param owner: the object, for the code that it stores; None if it stores nothing.
@@ -210,7 +210,7 @@ def read_method_source(method: object, cls: type, owner: object) -> DigestedSour
 
 
 def read_class_source(cls: type) -> DigestedSource:
-    """Return the source of a class, without values in closures and defaults.
+    """Return the digest of a class and its parts. Plain values in closures and defaults are left out.
 
     :raises UncacheableError: if the source of a function cannot be read.
     """
