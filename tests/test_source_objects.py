@@ -1019,3 +1019,31 @@ def test_editing_the_maker_of_an_object_is_a_source_change(load: Load, use: str,
     assert source.used_values.still_hold()
     assert kernel_digest(load, text) == source.digest
     assert (kernel_digest(load, text.replace(edit, f"0 + {edit}")) != source.digest) == counts
+
+
+FIXED_PARTS = """
+import functools
+def build(n):
+    return [n]
+def step_of(table, x):
+    return table[0] + x
+class Kernel:
+    stages = (10, [11])
+    step = functools.partial(step_of, build(16))
+    def launch(self, x):
+        return self.step(x)
+    def launch_stages(self, x):
+        return self.stages[1][0] + x
+obj = Kernel()
+def kernel(n):
+    return obj.USED(n)
+"""
+
+
+@pytest.mark.parametrize(("used", "edit"), [("launch_stages", "11"), ("launch", "16")])
+def test_editing_a_part_that_may_change_is_a_source_change(load: Load, used: str, edit: str) -> None:
+    """The other parts of the class attribute cannot change, and have a text of their own."""
+    source = FIXED_PARTS.replace("USED", used)
+    digest = kernel_digest(load, source)
+    assert kernel_digest(load, source) == digest
+    assert kernel_digest(load, source.replace(edit, f"{edit}0")) != digest

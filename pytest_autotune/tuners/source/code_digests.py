@@ -598,7 +598,8 @@ class CodeDigests:
             text = self._describe_attribute(member.name, unwrap_attribute(attribute))
             if self._lacks_data(attribute, text):
                 assignments = read_class_assignments(member.cls, member.name)
-                text = text or assignments.text or None
+                # The text may have only the items of a tuple that cannot change.
+                text = ", ".join(filter(None, [text, assignments.text])) or None
                 lines = self._describe_code_named_in_class(member.cls, assignments.value_names, attribute)
         if text is not None:
             lines.append(f"{class_name(member.cls)}.{member.name}: {text}")
