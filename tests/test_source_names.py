@@ -423,3 +423,26 @@ def test_a_path_of_the_machine_stays_absolute_in_a_digest(
     parts = source_parts(module.work)
     for name in ("TOP", "HOME", "LITERAL"):
         assert parts[name] == digest(str(immutable_text(getattr(module, name)))), name
+
+
+BOUND_METHOD = """
+class Base:
+    def go(self, x):
+        return x + 1
+base = Base()
+class Tile:
+    step = base.go
+    def launch(self, x):
+        return self.step(x)
+tile = Tile()
+def kernel(x):
+    return USE
+"""
+
+
+@pytest.mark.parametrize(("use", "pinned"), [("tile.launch(x)", "ee2afc01152b"), ("len(tile)", "8e8fd50b4383")])
+def test_a_bound_method_of_a_class_has_one_digest_in_all_pythons(load: Load, use: str, pinned: str) -> None:
+    """The class of bound methods has ``__get__`` in Python 3.10 and 3.13, and not in 3.11 and 3.12."""
+    source = BOUND_METHOD.replace("USE", use)
+    assert source_digest(load(source).kernel) == pinned
+    assert source_digest(load(source.replace("x + 1", "x + 2")).kernel) != pinned

@@ -140,9 +140,10 @@ def find_in_class(cls: type, name: str, default: Any = None) -> Any:
 def is_descriptor(value: object) -> bool:
     """Whether the class of a value has ``__get__``, which computes an attribute that a class stores as this value.
 
-    Functions and properties are descriptors.
+    Functions and properties are descriptors. A bound method is not: under some versions of Python its class has
+    ``__get__``, but the attribute is the method itself.
     """
-    return find_owner(type(value), "__get__") is not None
+    return find_owner(type(value), "__get__") is not None and not is_instance(value, MethodType)
 
 
 def read_stored(value: object, name: str, default: Any = None) -> Any:
