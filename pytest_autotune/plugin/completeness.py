@@ -453,7 +453,7 @@ class IgnoredTestFiles:
         self._files_by_folder: defaultdict[pytest.Collector, list[Path]] = defaultdict(list)
         #: A module's or class's collector -> the names of the tests in it for which pytest asked for a node.
         self._names_by_collector: defaultdict[pytest.Collector, list[str]] = defaultdict(list)
-        #: The paths relative to the rootdir, or node ids of tests and classes, each once.
+        #: The result, each item once: a test file as a path relative to the rootdir, a test or class as a node id.
         self.paths: list[str] = []
 
     @pytest.hookimpl(wrapper=True)

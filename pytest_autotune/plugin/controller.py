@@ -100,7 +100,7 @@ class Controller:
         self._process: TestProcess | None = None
         #: Whether pytest has begun to run tests. Options such as --fixtures only list things.
         self._has_begun = False
-        #: The lines of the logs of the processes that have ended, by the name of the log.
+        #: The name of a log -> its lines, for each process that has ended.
         self._log_lines: dict[str, list[str]] = {}
         #: The loaded entries as JSON; None until the first worker starts, and in a run that loads nothing.
         self._encoded_entries: str | None = None

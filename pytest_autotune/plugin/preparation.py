@@ -60,13 +60,15 @@ def prepare_run(config: pytest.Config, options: Options, shared: SharedFolder) -
         with _usage_errors(f"{dump.named_by}: "):
             store = stores.open_store(dump.location)
     reader = CacheReader(options, store)
+    # The dump path is read even if the run does not load it, because the run keeps the entries that the path holds.
     dump_cache = Cache()
     if dump is not None and store is not None:
         with _usage_errors(f"{dump.named_by}: "):
             dump_cache = reader.read_dump(dump.location, store)
     folder = _make_log_folder(config, options, shared)
     loaded = _load_caches(options, reader, dump_cache, folder)
-    # With --autotune-on-miss=first, a run without caches has an empty index: every lookup is a miss.
+    # With an index, a lookup without an entry is a miss. Without an index, the tuners tune as usual. A run that loads
+    # nothing gets an empty index if each miss takes the first candidate. A run that dumps has to tune.
     takes_first_candidates = options.on_miss == "first" and dump is None
     index = None
     if loaded or takes_first_candidates:

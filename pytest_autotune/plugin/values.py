@@ -195,10 +195,10 @@ class Options:
 
     @property
     def update_arguments(self) -> str:
-        """The arguments of a run that tunes only missing problems; empty if no loaded cache can be written.
+        """The arguments with which the next run tunes the missing and stale problems.
 
-        An example: ``--autotune-load=cache.pb --autotune-update``. A path of the ini file is no argument, because the
-        next run reads it from the ini file again.
+        An example: ``--autotune-load=cache.pb --autotune-update``. The arguments lack a path of the ini file, because
+        the next run reads it from the ini file again. The text is empty if no loaded cache can be written.
         """
         if not self.load:
             return ""

@@ -93,9 +93,10 @@ class Task:
 
 
 def build_worker_context(workerinput: Mapping[str, Any], options: Options) -> WorkerContext:
-    """Return the context of a worker, from the message of its controller.
+    """Build the context of a worker from the message that its controller sent.
 
-    :param workerinput: xdist's input of the worker, with the controller's :class:`Task` if it sent one.
+    :param workerinput: xdist's input of the worker. It holds the controller's :class:`Task`, if the controller sent a
+        task.
     """
     task = Task(**workerinput.get(INPUT_KEY, {}))
     worker_name = workerinput["workerid"]
@@ -167,14 +168,14 @@ class TestProcess:
         self._config = config
         self._options = options
         self._process_id = os.getpid()
-        #: The number of tests that pytest has made, before options or plugins removed any.
-        #: The node ids of all tests that pytest collected.
+        #: The node ids of all tests that pytest collected, before options or plugins removed any.
         self._collected_tests: set[str] = set()
-        #: How many of them options, plugins or a conftest.py removed.
+        #: The number of tests that options, plugins or a conftest.py removed.
         self._deselected_count = 0
         #: Pytest's session, which has the tests to run; None until pytest collects.
         self._pytest_session: pytest.Session | None = None
-        #: Whether a plugin changed which paths pytest collects. It is true until pytest has collected the tests.
+        #: Whether a plugin changed which paths pytest collects. It is True until pytest has collected the tests: a run
+        #: that ends before is not complete.
         self._has_replaced_paths = True
         self._ignored_test_files = IgnoredTestFiles(config)
         config.pluginmanager.register(self._ignored_test_files)

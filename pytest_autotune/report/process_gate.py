@@ -98,12 +98,13 @@ class GateRequest:
 
     @property
     def prune_command(self) -> str:
-        """The command that drops the unused entries from each cache; empty if a process may be missing.
+        """The commands that drop the unused entries, one for each cache; empty if a process may be missing.
 
-        The gate shows it in place of ``--autotune-update=prune``, which drops nothing in a process that runs only a
-        part of the tests.
+        The gate shows this text in place of ``--autotune-update=prune``, which drops nothing in a process that runs
+        only a part of the tests.
         """
         if self.expected_count is None:
+            # A missing process may use entries that look unused.
             return ""
         commands = []
         for judged in self.caches:

@@ -267,11 +267,11 @@ def _list_entries_of_modes(settled: SettledRun, lookups: Sequence[Lookup]) -> li
 def find_renames(lookups: Iterable[Lookup], removes_old_names: bool) -> list[Rename]:
     """Return the lookups whose entry belongs under the present name of their kernel.
 
-    There are two kinds. A hit used the entry of a kernel that was renamed. A lookup that is no hit used the entry of a
-    kernel that still exists: its own kernel gets a copy of the entry.
+    There are two kinds. If the lookup is a hit, its kernel was renamed, and the entry moves to the new name. If the
+    lookup is no hit, a kernel of the old name still exists, and the lookup's kernel gets a copy of the entry.
 
-    :param removes_old_names: no test uses an old name any more. Otherwise hits are left out: a test that did not run
-        may still use the old name.
+    :param removes_old_names: whether no test uses an old name any more. If it is False, a test that did not run may
+        still use the old name. So hits are left out.
     """
     renames = []
     for lookup in lookups:

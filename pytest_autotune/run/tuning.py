@@ -237,10 +237,10 @@ class Tuning:
     def record(
         self, choice: Candidate | None, candidates: Sequence[Candidate] = (), native: bytes = b"", label: str = ""
     ) -> Entry:
-        """Record the choice of a search that really took place.
+        """Record the choice after a search.
 
-        If a loaded entry said that every candidate fails, there are two cases: the search failed as well, and nothing
-        is recorded; or a candidate works, and the problem is stale.
+        A loaded entry may say that every candidate fails. If the search failed, too, nothing is recorded. If a
+        candidate works now, the choice is recorded, and the problem is stale.
 
         :param candidates: every candidate with its time in microseconds, or why it failed.
         :param native: the tuner's own bytes for its choice.

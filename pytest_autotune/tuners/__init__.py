@@ -13,7 +13,9 @@ STARTED_S = time.time()
 
 @dataclass(frozen=True)
 class BuiltInTuner:
-    """A tuner that comes with the plugin. Its adapter is imported after its library: most suites use few libraries.
+    """A tuner that comes with the plugin.
+
+    The plugin imports the adapter when the tuner's library is imported, because most suites use few of these libraries.
 
     :param adapter_module: the module whose class ``Adapter`` hooks the tuner.
     :param module: equals the attribute of the adapter: the module whose import makes the tuner available.

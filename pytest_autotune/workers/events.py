@@ -235,7 +235,8 @@ class Log:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         # A test may mock open(), and the mock would receive the line.
         with BufferedWriter(FileIO(folder / f"{self.name}{_SUFFIX}", "ab")) as file:
-            # On a full disk, only a part of a line is written. The first line end separates the next line from it.
+            # On a full disk, the line before may be written only in part. The first line end separates this line from
+            # that part.
             file.write(f"\n{line}\n".encode())
 
 

@@ -71,7 +71,8 @@ class _PlainBuilder:
         unknown_fields: Any = UnknownFieldSet(message)
         plain: Plain = {}
         for unknown_field in unknown_fields:
-            # The reader reports a field that it does not know by its name. Here, the number is all that is known.
+            # A newer version wrote this field. The reader of plain mappings reports it by its name. A binary file has
+            # only its number, which stands for the name here.
             plain[str(unknown_field.field_number)] = None
         for descriptor, content in message.ListFields():
             field = MESSAGES[kind][descriptor.name]

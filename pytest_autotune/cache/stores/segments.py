@@ -165,8 +165,8 @@ class SegmentStore:
         try:
             self._write_segments(_encode_segments(new_entries))
         except CacheError as error:
-            # A local file keeps the entries. If it cannot be written either, the path is empty, and the error has no
-            # remedy.
+            # A local file keeps the entries. If it cannot be written either, the path is empty, and the error leaves
+            # the remedy out.
             path = self._write_unsent_file(new_entries)
             remedy = f"the entries are kept; to send them: pytest-autotune merge {path} -o {self._location.url}/"
             raise NotTakenError(self._place, error.event, path, remedy) from None

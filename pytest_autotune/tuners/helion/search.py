@@ -280,7 +280,7 @@ def compute_key(search: HelionSearch) -> tuple[Value, ...]:
     parts = list(kernel.specialization_key(args))
     values = []
     if getattr(kernel, "cute_structural_policy", None) is not None:
-        # param_value() writes tuples in a form that the file shows readably.
+        # The policy is a tuple, and param_value() writes a tuple as readable text.
         values.append(param_value("policy", _to_plain(parts.pop(0))))
     argument_parts = parts[: len(args)]
     other_parts = parts[len(args) :]

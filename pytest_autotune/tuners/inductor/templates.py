@@ -92,6 +92,7 @@ class LookupHook(CallHook):
         problem = self._build_problem(call.arguments)
         if session.picks_candidates:
             session.at_next_test(forget_compiled)  # the next test gets another candidate
+        # The class describes the two calls of Inductor for a decision.
         if call.arguments["benchmark"] is None:
             return self._answer_first_call(call, problem)
         return self._answer_second_call(call, problem)

@@ -141,7 +141,7 @@ class Adapter:
         setattr(autotuner_class, _SWITCH, _AlwaysAsk(check_disk_cache, self._note_bypass_in_tests))
 
     def prepare(self, suite: Suite) -> list[Job]:
-        """Return jobs for threads: each compiles a loaded choice before the test that launches it."""
+        """Return jobs that threads run. Each job compiles a loaded choice, so that the test need not compile it."""
         if self._ahead_compiler is None:
             return []
         return self._ahead_compiler.list_jobs(suite)

@@ -278,7 +278,7 @@ class Choices(CallHook):
             except Exception as error:
                 tuning.reject(does_not_compile(describe_failure(error)))
                 continue
-            # With --autotune-verify, the choice first competes with the other candidates.
+            # With --autotune-verify, the choice races the other candidates now. Whatever the verdict, the call uses it.
             tuning.race(CallContest(launch, identity.config_by_params, self._session).build)
             launch.adopt(config, {config: (entry.choice.time_us or 0.0) / 1000})
             if not launch.is_interpreted:

@@ -135,8 +135,8 @@ class CallSearch:
     :param configs: the candidates that pruning left.
     :param tuning: the session's object for this search, which records the result.
     :param is_compiled: whether candidates can be compiled without a launch.
-    :param interpreted_lookups: the number of lookups of interpreted kernels, by the identifier of their thread; None if
-        this kernel is not interpreted.
+    :param interpreted_lookups: the identifier of a thread -> the number of its lookups of interpreted kernels. Other
+        threads may disturb the search of an interpreted kernel. None for a compiled kernel.
     """
 
     def __init__(

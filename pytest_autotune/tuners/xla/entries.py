@@ -178,7 +178,7 @@ def _list_params(message: files.Message) -> list[Value]:
 
     Inner messages are flattened: ``{tile {m: 64} stages: 3}`` gives ``m=64 stages=3``.
     """
-    # An Any has another message as its type and bytes.
+    # An Any holds another message: the name of its type, and its bytes.
     if message.DESCRIPTOR.full_name == "google.protobuf.Any":
         return _list_params_of_any(message)
     params: list[Value] = []

@@ -151,7 +151,7 @@ def compile_apart(function: Any, specialization: Specialization, options: Mappin
     """
     target = build_target(arch)
     backend = find_module("compiler.compiler").make_backend(target)
-    # The launch will compute the hash that the copy has, and so finds the compiled copy on disk.
+    # A copy has the hash of its function, by which a later launch of the function finds the compiled copy on disk.
     copies = _Copies(function)
     source = _find_source_class()(
         fn=copies.find_copy(function),
@@ -159,6 +159,7 @@ def compile_apart(function: Any, specialization: Specialization, options: Mappin
         constexprs=dict(specialization.constants),
         attrs={path: backend.parse_attr(word) for path, word in specialization.assumptions.items()},
     )
+    # Triton calls make_ir() of the source, which compares the copies with the functions as they are then.
     source.copies = copies
     backend_options = backend.parse_options(_complete_options(function, options)).__dict__
     kernel = find_module("compiler").compile(source, target=target, options=backend_options)
