@@ -728,6 +728,57 @@ def test_an_object_the_first_call_creates_is_no_source_change(load: Load, code: 
     assert digest_of(edited.kernel) != digest
 
 
+LAZY_MODULE = """
+class Backend:
+    module = None
+    @classmethod
+    def get(cls):
+        if OWNER.module is None:
+            import lazy_ops
+            OWNER.module = lazy_ops
+        return OWNER.module
+    def load(self):
+        if not hasattr(self, "own_module"):
+            import lazy_ops
+            self.own_module = lazy_ops
+        return self.own_module
+class Other:
+    import lazy_ops as module
+backend = Backend()
+def kernel(n):
+    return USE
+"""
+
+
+@pytest.mark.parametrize("owner", ["cls", "Backend"])
+@pytest.mark.parametrize("use", ["Backend.get().go(n)", "backend.get().go(n)", "backend.load().go(n)"])
+def test_a_module_the_first_call_stores_is_no_source_change(load: Load, use: str, owner: str) -> None:
+    def digest(number: int, calls: int) -> str:
+        load(f"def go(n):\n    return n + {number}\n", "lazy_ops")
+        module = load(LAZY_MODULE.replace("USE", use).replace("OWNER", owner), "suite")
+        for _ in range(calls):
+            module.kernel(1)
+        return digest_of(module.kernel)
+
+    assert digest(1, calls=1) == digest(1, calls=0)
+    assert digest(2, calls=1) == digest(2, calls=0) != digest(1, calls=0)
+
+
+def test_editing_a_module_in_a_class_is_a_source_change_beside_a_lazy_one(load: Load) -> None:
+    """``cls.module = lazy_ops`` assigns the attribute of its own class. Another class has one of the same name."""
+    source = (
+        LAZY_MODULE.replace("USE", "Other, Backend.get()")
+        .replace("OWNER", "cls")
+        .replace("import lazy_ops\n", "pass\n")
+    )
+    source = source.replace("= lazy_ops\n", "= None\n")
+    digests = []
+    for number in (1, 2):
+        load(f"def go(n):\n    return n + {number}\n", "lazy_ops")
+        digests.append(kernel_digest(load, source))
+    assert digests[0] != digests[1]
+
+
 STORED_FUNCTION = """
 import torch, torch.nn.functional as F
 def half(x):

@@ -1087,7 +1087,8 @@ class CodeDigests:
     def describe_stored_code(self, value: object) -> list[str]:
         """Return ``name=text`` for each attribute of an object that holds code of the user, also in ``__slots__``.
 
-        An object in an attribute that a method assigns is left out: the method may run before the lookup or after it.
+        An object or module in an attribute that a method assigns is left out: the method may run before the lookup or
+        after it.
         """
         if id(value) in self._open_objects:  # the object contains itself
             return ["recursive"]
@@ -1096,7 +1097,7 @@ class CodeDigests:
         try:
             for name, attribute in list_stored_attributes(value):
                 is_assigned = self._ignored.has_object_attribute(value, type(value), name)
-                if is_assigned and is_object_of_user(attribute, self.libraries):
+                if is_assigned and self._is_object_or_module(attribute):
                     continue
                 text = self._describe_stored(attribute, name)
                 if text is not None:
@@ -1106,6 +1107,9 @@ class CodeDigests:
         finally:
             self._open_objects.discard(id(value))
         return texts
+
+    def _is_object_or_module(self, value: object) -> bool:
+        return is_instance(value, ModuleType) or is_object_of_user(value, self.libraries)
 
     def _describe_stored(self, value: object, name: str) -> str | None:
         """Return the text of the user's code in a value that an object stores; None if there is none.

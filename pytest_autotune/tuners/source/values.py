@@ -145,10 +145,15 @@ class AssignedNames:
         return [name for name in names if not is_code(closure_cells(function).get(name))]
 
     def has_attribute(self, cls: type, name: str) -> bool:
-        """Whether an attribute of a class is among the names, and its value is no code."""
+        """Whether an attribute of a class is among the names, and its value is no function or class.
+
+        A module that a method of the class imports is in the digest of this method.
+        """
         if name not in self._attributes and (id(cls), name) not in self._names:
             return False
         value = class_attributes(cls).get(name)
+        if is_instance(value, ModuleType):
+            return self.has_object_of_class(cls, name)
         return not is_code(value) and not is_descriptor(value)
 
     def has_object_attribute(self, owner: object, cls: type, name: str) -> bool:
@@ -166,7 +171,10 @@ class AssignedNames:
         return any((class_module(base), class_name(base), name) in self._members for base in class_mro(cls))
 
     def has_object_of_class(self, cls: type, name: str) -> bool:
-        """Whether a function assigns an object that a class stores: a method of this class, or code that names it."""
+        """Whether a function assigns an object or module that a class stores.
+
+        The function is a method of this class, or it names the class.
+        """
         return (id(cls), name) in self._names or self.has_object_attribute(None, cls, name)
 
 
