@@ -285,6 +285,8 @@ def has_names(value: object) -> bool:
 
     A key does not hold the definition of such a class: the values of an enum's names, and the names of a tuple.
     """
+    if is_scalar(value):  # for speed: most values are scalars
+        return False
     value = unwrapped(value)
     if isinstance(value, enum.Enum) or hasattr(value, "_fields"):
         return True
