@@ -45,7 +45,7 @@ def summary(problems: int = 3) -> RunResult:
         row = ProblemRow(problem, outcome, reason, tests=(test,), candidates=(*slow, failed))
         rows.append(tuned(row, slow[0], 1.5, test))
     change = Change(ChangeKind.CHOICE, *(Entry(rows[0].problem, choice=choice) for choice in rows[0].candidates[1::-1]))
-    gate = Gate("0", "2 problems are missing or stale, at most 0 allowed (see the summary)")
+    gate = Gate("0", "2 problems are not covered by the cache, at most 0 allowed (see the summary)")
     return result(
         loaded=(("c.textproto", 3),),
         rows=tuple(rows),
@@ -74,8 +74,8 @@ def test_the_report_loads_no_urls_and_runs_only_its_own_script() -> None:
 def test_the_report_shows_the_verdict_without_javascript() -> None:
     page = to_html(summary())
     assert (
-        '<p id="verdict" class="failed">2 problems are missing or stale, at most 0 allowed (see the summary)</p>'
-        in page
+        '<p id="verdict" class="failed">'
+        "2 problems are not covered by the cache, at most 0 allowed (see the summary)</p>" in page
     )
     assert "<noscript><p>1 hit, 1 miss, 1 stale; 3 tuned in 4.5s." in page
 

@@ -229,6 +229,15 @@ def test_a_function_with_the_module_of_a_library_is_the_users(machine: Machine, 
     assert len(digests) == 2
 
 
+def test_a_function_that_a_library_made_with_exec_is_the_librarys(machine: Machine) -> None:
+    made = "exec('def made(x): return x')\n"
+    machine.install(SITE, "lib_helpers-1", lib_helpers=made)
+    machine.install(
+        "project", "kernels-1", kernels="import lib_helpers\n\ndef kernel(x):\n    return lib_helpers.made(x)\n"
+    )
+    assert [library.name for library in machine.read("kernels").libraries] == ["lib-helpers"]
+
+
 NAMED = """
 import math, operator
 from functools import partial

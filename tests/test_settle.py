@@ -257,13 +257,13 @@ MISSED = RunResult(loaded=(("a", 1),), rows=rows(Outcome.HIT, Outcome.MISS, Outc
     ("summary", "limit", "failure", "skipped"),
     [
         (MISSED, "3", "", ""),
-        (MISSED, "2", "3 problems are missing or stale, at most 2 allowed (see the summary)", ""),
+        (MISSED, "2", "3 problems are not covered by the cache, at most 2 allowed (see the summary)", ""),
         (MISSED, "75%", "", ""),
-        (MISSED, "74.9%", "3 of 4 problems are missing or stale, at most 74.9% allowed (see the summary)", ""),
+        (MISSED, "74.9%", "3 of 4 problems are not covered by the cache, at most 74.9% allowed (see the summary)", ""),
         (
             result(MISSED, untracked=("triton:k",)),
             "3",
-            "4 problems are missing or stale, at most 3 allowed (see the summary)",
+            "4 problems are not covered by the cache, at most 3 allowed (see the summary)",
             "",
         ),
         (

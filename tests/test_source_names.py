@@ -426,6 +426,15 @@ def test_a_path_of_the_machine_stays_absolute_in_a_digest(
         assert parts[name] == digest(str(immutable_text(getattr(module, name)))), name
 
 
+@pytest.mark.parametrize("folder_of_suite", ["repo", "home/user/repo"])
+def test_an_imported_path_of_the_machine_stays_absolute(load: Load, tmp_path: Path, folder_of_suite: str) -> None:
+    """A folder above the checkout is a folder of the machine if nothing in it belongs to the project."""
+    load(f"DATA = {str(tmp_path)!r}\n", "settings_of_machine")
+    module = load("from settings_of_machine import DATA\ndef work(n):\n    return DATA\n")
+    module.__file__ = str(tmp_path / folder_of_suite / "work.py")
+    assert source_parts(module.work)["DATA"] == digest(str(immutable_text(str(tmp_path))))
+
+
 BOUND_METHOD = """
 class Base:
     def go(self, x):

@@ -152,6 +152,24 @@ def kernel_digest(load: Load, source: str) -> str:
     return digest_of(load(source, "suite").kernel)
 
 
+@pytest.mark.parametrize("options", ["", "(frozen=True)"])
+def test_a_dataclass_as_class_attribute_has_a_digest(load: Load, options: str) -> None:
+    """``dataclass`` makes ``__init__`` with ``exec``, so it has no source."""
+    source = f"""
+import dataclasses
+@dataclasses.dataclass{options}
+class Settings:
+    size: int = 1
+    def scale(self, n): return n * self.size
+class Owner:
+    settings = Settings()
+    def run(self, n): return self.settings.scale(n)
+owner = Owner()
+def kernel(n): return owner.run(n)
+"""
+    assert kernel_digest(load, source) != kernel_digest(load, source.replace("size: int = 1", "size: int = 2"))
+
+
 @pytest.mark.parametrize(("run", "reached"), RUNS, ids=[run for run, _ in RUNS])
 def test_editing_a_member_counts_only_if_the_kernel_uses_it(load: Load, run: str, reached: list[int]) -> None:
     """A class whose object is used as a whole counts with all members, so only the others must not count."""

@@ -167,7 +167,10 @@ def _judge_misses(result: RunResult, limit: Limit | None) -> _Verdict:
 
 
 def _describe_excess_misses(limit: Limit, miss_count: int, judged_count: int) -> str:
-    """Return how the misses exceed the limit: ``3 problems are missing or stale, at most 2 allowed``; else empty."""
+    """Return how the misses exceed the limit; empty if they do not.
+
+    Example: ``3 problems are not covered by the cache, at most 2 allowed``.
+    """
     excess = limit.describe_excess(miss_count, judged_count)
     if not excess:
         return ""
@@ -179,7 +182,7 @@ def _describe_excess_misses(limit: Limit, miss_count: int, judged_count: int) ->
     verb = "are"
     if miss_count == 1:
         verb = "is"
-    return f"{count} {noun} {verb} missing or stale, {allowed}"
+    return f"{count} {noun} {verb} not covered by the cache, {allowed}"
 
 
 def _explain_useless_lookups(result: RunResult) -> str:

@@ -142,7 +142,7 @@ def test_the_action_fails_at_the_first_pytest_run_with_a_miss(tmp_path: Path) ->
 
     job.write("c")
     printed = job.step("test", status=1, RUN="for name in a c b; do pytest tests/test_$name.py; done", **test)
-    assert "1 problem is missing or stale, at most 0 allowed (see the summary)" in printed
+    assert "1 problem is not covered by the cache, at most 0 allowed (see the summary)" in printed
     assert "test_b.py" not in printed
 
 

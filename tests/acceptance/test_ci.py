@@ -99,7 +99,7 @@ def test_a_failed_gate_is_in_annotations_step_summary_and_junit(outdated: Suite)
 
     verdict, stale = annotations(result)
     assert verdict.startswith(
-        "::error title=autotune cache::1 problem is missing or stale, at most 0 allowed (see the summary)%0A"
+        "::error title=autotune cache::1 problem is not covered by the cache, at most 0 allowed (see the summary)%0A"
     )
     assert stale == (
         "::error file=tests/test_op.py,line=5,title=autotune cache%3A stale::"
@@ -112,7 +112,7 @@ def test_a_failed_gate_is_in_annotations_step_summary_and_junit(outdated: Suite)
     assert result.ret == 1
     failure = cases(outdated)["gate"].find("failure")
     assert failure is not None
-    assert failure.get("message") == "1 problem is missing or stale, at most 0 allowed (see the summary)"
+    assert failure.get("message") == "1 problem is not covered by the cache, at most 0 allowed (see the summary)"
     row, *_, command = (failure.text or "").splitlines()
     assert row == f"STALE tests/test_op.py::test_stale - toy:lib.op (M=2): {describe_changed('source')}"
     assert command == "Re-run with --autotune-load=cache.textproto --autotune-update=all to update the cache."

@@ -32,9 +32,9 @@ def verdict(result: pytest.RunResult) -> list[str]:
 @pytest.mark.parametrize(
     ("limit", "message"),
     [
-        ("0", "12 problems are missing or stale, at most 0 allowed"),
+        ("0", "12 problems are not covered by the cache, at most 0 allowed"),
         ("12", None),
-        ("59.999999999999999%", "12 of 20 problems are missing or stale, at most 59.999999999999999% allowed"),
+        ("59.999999999999999%", "12 of 20 problems are not covered by the cache, at most 59.999999999999999% allowed"),
         ("60%", None),
         ("60.0 %", None),
     ],
@@ -72,8 +72,8 @@ INI_FILES = [
 @pytest.mark.parametrize(
     ("value", "message"),
     [
-        (11, "12 problems are missing or stale, at most 11 allowed"),
-        ("10%", "12 of 20 problems are missing or stale, at most 10% allowed"),
+        (11, "12 problems are not covered by the cache, at most 11 allowed"),
+        ("10%", "12 of 20 problems are not covered by the cache, at most 10% allowed"),
     ],
 )
 @pytest.mark.filterwarnings("error")
@@ -160,7 +160,7 @@ def test_the_gate_prints_its_verdict_if_option_x_stops_the_run(outdated: Suite) 
     result = outdated.load("--autotune-max-misses=10", "-x")
 
     assert verdict(result) == [
-        "stopping after 1 failures; 12 problems are missing or stale, at most 10 allowed (see the summary)"
+        "stopping after 1 failures; 12 problems are not covered by the cache, at most 10 allowed (see the summary)"
     ]
 
 
@@ -206,7 +206,7 @@ def test_the_gate_counts_the_same_misses_with_and_without_xdist(suite: Suite) ->
     result = make_outdated(suite).load("--autotune-max-misses=10")
 
     assert result.ret == 1
-    assert verdict(result) == ["12 problems are missing or stale, at most 10 allowed (see the summary)"]
+    assert verdict(result) == ["12 problems are not covered by the cache, at most 10 allowed (see the summary)"]
     result.stdout.fnmatch_lines(["8 hits, 8 misses, 4 stale; 12 tuned*"])
 
 
@@ -326,7 +326,7 @@ def test_an_uncacheable_problem_counts_as_a_miss_for_the_gate(suite: Suite, sect
     result = suite.load("--autotune-max-misses=0")
 
     assert result.ret == 1
-    assert verdict(result) == ["1 problem is missing or stale, at most 0 allowed (see the summary)"]
+    assert verdict(result) == ["1 problem is not covered by the cache, at most 0 allowed (see the summary)"]
     assert section(result)[0] == (
         "UNCACHEABLE test_uncacheable.py::test_uncacheable - toy:lib.lists: M is a list, which has no stable form"
     )
@@ -384,5 +384,5 @@ def test_a_tuning_that_bypassed_the_plugin_counts_as_a_miss(suite: Suite, sectio
 
     result = suite.load("--autotune-max-misses=0", TOY_UNSEEN="lib.hidden")
 
-    assert verdict(result) == ["1 problem is missing or stale, at most 0 allowed (see the summary)"]
+    assert verdict(result) == ["1 problem is not covered by the cache, at most 0 allowed (see the summary)"]
     assert section(result)[0].startswith("UNTRACKED toy:lib.hidden")

@@ -68,7 +68,7 @@ def test_the_gate_counts_misses_if_only_markers_load_a_cache(suite: Suite) -> No
     assert suite.run("--autotune-on-miss=error", "-k", "nothing").ret == pytest.ExitCode.NO_TESTS_COLLECTED
     test.write_text(test.read_text().replace("M=m", "M=2 * m"))
     suite.run("--autotune-max-misses=0").stdout.fnmatch_lines(
-        ["!* 1 problem is missing or stale, at most 0 allowed* !*"]
+        ["!* 1 problem is not covered by the cache, at most 0 allowed* !*"]
     )
 
 
@@ -382,7 +382,9 @@ def test_a_miss_limit_in_percent_ignores_tests_without_a_cache(serial_suite: Sui
 
     result = serial_suite.run("--autotune-max-misses=50%")
 
-    result.stdout.fnmatch_lines(["!* 1 of 1 problem is missing or stale, at most 50% allowed (see the summary) !*"])
+    result.stdout.fnmatch_lines(
+        ["!* 1 of 1 problem is not covered by the cache, at most 50% allowed (see the summary) !*"]
+    )
 
 
 def test_an_empty_load_option_cancels_earlier_load_options(serial_suite: Suite) -> None:

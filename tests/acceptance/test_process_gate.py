@@ -186,7 +186,7 @@ def test_a_problem_that_two_processes_miss_counts_as_one_miss(gate: Gate) -> Non
     gate.run_parts()
 
     assert gate.judge("--junit=j.xml") == 1
-    assert gate.lines[-1] == "FAILED: 1 problem is missing or stale, at most 0 allowed (see the summary)"
+    assert gate.lines[-1] == "FAILED: 1 problem is not covered by the cache, at most 0 allowed (see the summary)"
     assert any(line.startswith("MISS ") and "lib.new" in line for line in gate.lines)
     update = "Re-run pytest with --autotune-load=cache.textproto --autotune-update=all to update the cache."
     assert update in gate.lines
@@ -589,7 +589,7 @@ def test_gate_command_fails_if_a_tuner_ran_without_the_plugin(gate: Gate) -> Non
     gate.run_parts("test_c.py", TOY_UNSEEN="lib.hidden")
 
     assert gate.judge("--expect=3") == 1
-    assert gate.lines[-1] == "FAILED: 1 problem is missing or stale, at most 0 allowed (see the summary)"
+    assert gate.lines[-1] == "FAILED: 1 problem is not covered by the cache, at most 0 allowed (see the summary)"
 
 
 def test_the_gate_command_fails_if_a_process_updated_the_cache(gate: Gate) -> None:

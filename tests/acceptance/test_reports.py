@@ -115,7 +115,7 @@ def test_the_json_report_describes_a_miss_and_the_gate_verdict(changed: Suite) -
     assert miss["tests"][0].startswith("test_op.py::test_op[3")
     assert miss["choice"] == {"params": {"config": "a"}, "time_us": 10.0}
     assert [candidate["params"]["config"] for candidate in miss["candidates"]] == ["a", "b"]
-    assert report["gate"]["failed"] == "3 problems are missing or stale, at most 2 allowed (see the summary)"
+    assert report["gate"]["failed"] == "3 problems are not covered by the cache, at most 2 allowed (see the summary)"
     assert report["gate"]["limit"] == "2"
     assert report["dump"] is None
 
@@ -171,7 +171,7 @@ def test_a_report_that_cannot_be_written_fails_the_run(serial_suite: Suite, args
     assert result.outlines.count(f"ERROR {message}") == 1
     (whole,) = [line for line in result.outlines if line.startswith("!")]
     assert message in whole
-    assert ("missing or stale, at most 0 allowed" in whole) == bool(gate)
+    assert ("not covered by the cache, at most 0 allowed" in whole) == bool(gate)
     result.stdout.no_fnmatch_line("*Traceback*")
 
 

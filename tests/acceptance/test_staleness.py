@@ -284,4 +284,4 @@ def test_a_problem_stale_in_one_test_and_hit_in_another_is_stale(suite: Suite) -
     assert report["counts"]["stale"] == 1
     assert report["counts"]["hit"] == 0
     assert [row["outcome"] for row in report["lookups"]] == ["stale"]
-    assert report["gate"]["failed"] == "1 problem is missing or stale, at most 0 allowed (see the summary)"
+    assert report["gate"]["failed"] == "1 problem is not covered by the cache, at most 0 allowed (see the summary)"

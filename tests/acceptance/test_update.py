@@ -197,7 +197,9 @@ def test_failed_gates_on_misses_and_unused_entries_share_a_line(shrunk: Suite) -
 
     result = shrunk.load("--autotune-fail-on-unused", "--autotune-max-misses=0")
 
-    result.stdout.fnmatch_lines([f"*1 problem is missing or stale, at most 0 allowed (see the summary); {UNUSED}*"])
+    result.stdout.fnmatch_lines(
+        [f"*1 problem is not covered by the cache, at most 0 allowed (see the summary); {UNUSED}*"]
+    )
 
 
 MARKED = """

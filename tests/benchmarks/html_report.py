@@ -64,7 +64,7 @@ def build_result(problem_count: int, seed: int = 0) -> RunResult:
         loaded=(("tests/autotune.textproto", problem_count * 9 // 10),),
         rows=rows,
         merged=MergeResult(Cache(), changes=Diff(tuple(changes), problem_count - len(changes))),
-        gate=Gate("0", f"{missed_count} problems are missing or stale, at most 0 allowed (see the summary)"),
+        gate=Gate("0", f"{missed_count} problems are not covered by the cache, at most 0 allowed (see the summary)"),
         request=RunRequest(update_arguments="--autotune-load=tests/autotune.textproto --autotune-update"),
         test_places={test: SourceLocation(test.partition("::")[0], number) for number, test in enumerate(tests)},
     )

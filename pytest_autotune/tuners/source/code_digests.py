@@ -422,8 +422,7 @@ class CodeDigests:
         lines = []
         for name, value in list_values_in_class(cls, names, self._ignored):
             if value is type(result) and not self.libraries.has_code(value):
-                uses = [ObjectUse(None, value, (constructor,)) for constructor in ("__new__", "__init__")]
-                text = "\n".join(self._describe_uses(uses)) or None
+                text = self._describe_constructor(value)
             elif is_code(value):
                 text = self._describe_attribute(name, value)
             else:
@@ -431,6 +430,15 @@ class CodeDigests:
             if text is not None:
                 lines.append(f"{name}: {text}")
         return lines
+
+    def _describe_constructor(self, cls: type) -> str | None:
+        """Return the text of the code that makes the objects of a class; None if there is none."""
+        uses = [ObjectUse(None, cls, (constructor,)) for constructor in ("__new__", "__init__")]
+        try:
+            return "\n".join(self._describe_uses(uses)) or None
+        except UncacheableError:
+            # Such as the __init__ that dataclass makes: it follows from the text of the class.
+            return self._describe_attribute(class_name(cls), cls)
 
     def _describe_names(
         self, names: Names, variables: Mapping[str, object], module_globals: Mapping[str, object]

@@ -92,7 +92,11 @@ class Libraries:
         if distribution is None or distribution == self._distribution:
             return False
         # A function of the kernel's distribution under functools.wraps(), as in is_library_code().
-        if type(code) is FunctionType and find_distribution_of_file(code.__code__.co_filename) == self._distribution:
+        # Code of exec() has no file, so it belongs to no distribution.
+        file_distribution = None
+        if type(code) is FunctionType:
+            file_distribution = find_distribution_of_file(code.__code__.co_filename)
+        if file_distribution is not None and file_distribution == self._distribution:
             return False
         self.left_out.add(distribution)
         return True

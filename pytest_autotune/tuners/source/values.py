@@ -618,6 +618,10 @@ def scalar_value(name: str, value: object, dtype_apart: bool = False) -> Value:
     return plain_value(name, value)
 
 
+#: A folder with such a file is the top of a project, or of a part of it.
+_PROJECT_FILES = ("pyproject.toml", "setup.py", "setup.cfg", "pytest.ini", "tox.ini", ".git")
+
+
 def relative_path(text: str, module_file: str) -> str | None:
     """Return a text that is a path, relative to the folder of a module: ``./a.cu`` for ``/repo/tests/a.cu``.
 
@@ -634,7 +638,7 @@ def relative_path(text: str, module_file: str) -> str | None:
         path = None
         if text == base or text.startswith(base + os.sep):
             path = "." + text[len(base) :]
-        elif (base + os.sep).startswith(text.rstrip(os.sep) + os.sep) and not _is_folder_of_machine(text):
+        elif (base + os.sep).startswith(text.rstrip(os.sep) + os.sep) and _is_folder_of_project(text, base):
             path = os.path.relpath(text, base) + text[len(text.rstrip(os.sep)) :]
         if path is not None:
             source = "".join(linecache.getlines(module_file))
@@ -644,10 +648,23 @@ def relative_path(text: str, module_file: str) -> str | None:
     return None
 
 
-def _is_folder_of_machine(path: str) -> bool:
-    """Whether a path is the top of a disk, the home folder, or a folder for temporary files."""
+def _is_folder_of_project(path: str, module_folder: str) -> bool:
+    """Whether a folder above a module is in its project, or holds its package.
+
+    Other folders above are folders of the machine, such as ``/workspace``: two machines may check out the project in
+    different places, and both have such a folder.
+    """
     folder = os.path.normpath(path)
-    return folder in (os.path.dirname(folder), os.path.expanduser("~"), "/tmp", "/var/tmp")
+    package_folder = module_folder
+    while os.path.exists(os.path.join(package_folder, "__init__.py")):
+        package_folder = os.path.dirname(package_folder)
+    if folder == package_folder or folder.startswith(package_folder + os.sep):
+        return True
+    while folder != os.path.dirname(folder):
+        if any(os.path.exists(os.path.join(folder, name)) for name in _PROJECT_FILES):
+            return True
+        folder = os.path.dirname(folder)
+    return False
 
 
 def is_dtype_class(value: type) -> bool:
