@@ -23,6 +23,7 @@ from pytest_autotune.report.naming import describe_problem
 from pytest_autotune.run.lookup import Outcome
 from pytest_autotune.run.result import DumpOutcome, Gate, ProblemRemark, RunResult, Section
 from pytest_autotune.run.rows import ProblemRow
+from tests.reasons import too_many_misses
 from tests.results import result, tuned
 
 GPU = Device("Toy GPU", "toy", 4)
@@ -45,7 +46,7 @@ def summary(problems: int = 3) -> RunResult:
         row = ProblemRow(problem, outcome, reason, tests=(test,), candidates=(*slow, failed))
         rows.append(tuned(row, slow[0], 1.5, test))
     change = Change(ChangeKind.CHOICE, *(Entry(rows[0].problem, choice=choice) for choice in rows[0].candidates[1::-1]))
-    gate = Gate("0", "2 problems are not covered by the cache, at most 0 allowed (see the summary)")
+    gate = Gate("0", too_many_misses(2, "0"))
     return result(
         loaded=(("c.textproto", 3),),
         rows=tuple(rows),
@@ -73,10 +74,7 @@ def test_the_report_loads_no_urls_and_runs_only_its_own_script() -> None:
 
 def test_the_report_shows_the_verdict_without_javascript() -> None:
     page = to_html(summary())
-    assert (
-        '<p id="verdict" class="failed">'
-        "2 problems are not covered by the cache, at most 0 allowed (see the summary)</p>" in page
-    )
+    assert f'<p id="verdict" class="failed">{too_many_misses(2, "0")}</p>' in page
     assert "<noscript><p>1 hit, 1 miss, 1 stale; 3 tuned in 4.5s." in page
 
 

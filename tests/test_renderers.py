@@ -13,6 +13,7 @@ from pytest_autotune.report.findings import Cost, list_kernel_costs, list_test_c
 from pytest_autotune.run.lookup import Outcome
 from pytest_autotune.run.result import Finding, Gate, RunResult, Section, SourceLocation
 from pytest_autotune.run.rows import ProblemRow
+from tests.reasons import too_many_misses
 from tests.results import result
 
 GPU = Device("Toy GPU", "toy", 4)
@@ -42,7 +43,7 @@ def of_many_kernels(number: int) -> RunResult:
     return replace(missed(0), rows=rows)
 
 
-FAILED = Gate("0", "2 problems are not covered by the cache, at most 0 allowed (see the summary)")
+FAILED = Gate("0", too_many_misses(2, "0"))
 
 
 def test_the_failed_gate_is_the_first_github_annotation() -> None:
@@ -54,7 +55,7 @@ def test_the_failed_gate_is_the_first_github_annotation() -> None:
     first, second, *rest = ci_log.list_annotations(summary)
 
     assert first == (
-        "::error title=autotune cache::2 problems are not covered by the cache, at most 0 allowed (see the summary)"
+        f"::error title=autotune cache::{FAILED.failed}"
         "%0ARe-run with --autotune-load=c --autotune-dump=c to update the cache."
     )
     assert second.startswith("::error title=autotune cache::100%25 full second, line")
@@ -159,7 +160,7 @@ def changed() -> RunResult:
 def test_a_markdown_report_has_verdict_misses_changes_and_times() -> None:
     text = markdown.to_markdown(changed())
 
-    assert "❌ **`2 problems are not covered by the cache, at most 0 allowed (see the summary)`**" in text
+    assert f"❌ **`{FAILED.failed}`**" in text
     assert "`1 hit, 1 stale; 1 tuned in 2.0s`" in text
     assert f"| STALE | `test_a.py::test_x` | `toy:lib.op (M=1)` | `{REASON}` |" in text
     assert "| choice changed | `toy:lib.op (M=1)` | `BLOCK 64 -> 128` | 12 us -> 10 us |" in text

@@ -154,7 +154,7 @@ def _judge_misses(result: RunResult, limit: Limit | None) -> _Verdict:
         return _Verdict(unreachable)
     judged_count = _count_judged_problems(result)
     if limit is not None:
-        excess = _describe_excess_misses(limit, result.miss_count, judged_count)
+        excess = describe_excess_misses(limit, result.miss_count, judged_count)
         if excess:
             return _Verdict(f"{excess} (see the summary)")
     failure = _explain_useless_lookups(result)
@@ -166,7 +166,7 @@ def _judge_misses(result: RunResult, limit: Limit | None) -> _Verdict:
     return _Verdict(skip_reason=f"autotune cache misses were not checked: {_explain_no_outcomes(result)}")
 
 
-def _describe_excess_misses(limit: Limit, miss_count: int, judged_count: int) -> str:
+def describe_excess_misses(limit: Limit, miss_count: int, judged_count: int) -> str:
     """Return how the misses exceed the limit; empty if they do not.
 
     Example: ``3 problems are not covered by the cache, at most 2 allowed``.

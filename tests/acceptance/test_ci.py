@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 import pytest
 
 from tests.conftest import Suite
-from tests.reasons import describe_changed
+from tests.reasons import describe_changed, too_many_misses
 
 GITHUB = {"GITHUB_ACTIONS": "true"}
 GATE = "--autotune-max-misses=0"
@@ -98,9 +98,7 @@ def test_a_failed_gate_is_in_annotations_step_summary_and_junit(outdated: Suite)
     result = outdated.load(GATE, "--junitxml=junit.xml", **GITHUB, GITHUB_STEP_SUMMARY=str(step_summary))
 
     verdict, stale = annotations(result)
-    assert verdict.startswith(
-        "::error title=autotune cache::1 problem is not covered by the cache, at most 0 allowed (see the summary)%0A"
-    )
+    assert verdict.startswith(f"::error title=autotune cache::{too_many_misses(1, '0')}%0A")
     assert stale == (
         "::error file=tests/test_op.py,line=5,title=autotune cache%3A stale::"
         f"STALE toy:lib.op (M=2): {describe_changed('source')}"
@@ -112,7 +110,7 @@ def test_a_failed_gate_is_in_annotations_step_summary_and_junit(outdated: Suite)
     assert result.ret == 1
     failure = cases(outdated)["gate"].find("failure")
     assert failure is not None
-    assert failure.get("message") == "1 problem is not covered by the cache, at most 0 allowed (see the summary)"
+    assert failure.get("message") == too_many_misses(1, "0")
     row, *_, command = (failure.text or "").splitlines()
     assert row == f"STALE tests/test_op.py::test_stale - toy:lib.op (M=2): {describe_changed('source')}"
     assert command == "Re-run with --autotune-load=cache.textproto --autotune-update=all to update the cache."
