@@ -55,7 +55,7 @@ def test_the_failed_gate_is_the_first_github_annotation() -> None:
     first, second, *rest = ci_log.list_annotations(summary)
 
     assert first == (
-        f"::error title=autotune cache::{FAILED.failed}"
+        f"::error title=autotune cache::{FAILED.failure}"
         "%0ARe-run with --autotune-load=c --autotune-dump=c to update the cache."
     )
     assert second.startswith("::error title=autotune cache::100%25 full second, line")
@@ -160,7 +160,7 @@ def changed() -> RunResult:
 def test_a_markdown_report_has_verdict_misses_changes_and_times() -> None:
     text = markdown.to_markdown(changed())
 
-    assert f"❌ **`{FAILED.failed}`**" in text
+    assert f"❌ **`{FAILED.failure}`**" in text
     assert "`1 hit, 1 stale; 1 tuned in 2.0s`" in text
     assert f"| STALE | `test_a.py::test_x` | `toy:lib.op (M=1)` | `{REASON}` |" in text
     assert "| choice changed | `toy:lib.op (M=1)` | `BLOCK 64 -> 128` | 12 us -> 10 us |" in text
