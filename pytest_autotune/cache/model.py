@@ -47,6 +47,7 @@ class Value:
     type: str = ""
 
     def __post_init__(self) -> None:
+        check_name(self.name)
         scalar_type = self.value.__class__
         if scalar_type not in _SCALARS:
             raise UncacheableError(f"{self.name} is a {_type_name(self.value)}, which has no stable form")
@@ -54,7 +55,6 @@ class Value:
             raise UncacheableError(f"{self.name} is an integer beyond 64 bits")
         if scalar_type is str:
             _check_text(self.name, self.value)
-        check_name(self.name)
         check_name(self.type)
 
     @property
@@ -104,7 +104,6 @@ def plain_value(name: str, value: object) -> Value:
     :raises UncacheableError: for everything but None, bool, int, float and text that UTF-8 can encode. NaN is refused,
         too: it does not equal itself, so no lookup would find it.
     """
-    check_name(name)
     # No code of the user may run here. A subclass may have the user's methods, such as __str__, and the __class__ of a
     # proxy may be a property of the user. So type() is used, and the methods of Python's own classes are called.
     cls = type(value)
@@ -122,6 +121,7 @@ def plain_value(name: str, value: object) -> Value:
         is_nan = float_value != float_value
         if not is_nan:
             return Value(name, float_value)
+    check_name(name)
     raise UncacheableError(f"{name} is a {_type_name(value)}, which has no stable form")
 
 

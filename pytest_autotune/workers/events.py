@@ -232,9 +232,14 @@ class Log:
 
     def _write(self, folder: Path, line: str) -> None:
         # The file is opened for each line: a test, or another run, may clear pytest's cache at any time.
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        path = folder / f"{self.name}{_SUFFIX}"
         # A test may mock open(), and the mock would receive the line.
-        with BufferedWriter(FileIO(folder / f"{self.name}{_SUFFIX}", "ab")) as file:
+        try:
+            raw_file = FileIO(path, "ab")
+        except FileNotFoundError:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            raw_file = FileIO(path, "ab")
+        with BufferedWriter(raw_file) as file:
             # On a full disk, the line before may be written only in part. The first line end separates this line from
             # that part.
             file.write(f"\n{line}\n".encode())

@@ -53,7 +53,9 @@ def has_type(value: object, classes: frozenset[type]) -> bool:
 
 def is_scalar(value: object) -> bool:
     """Whether a value is None or a plain number, text or bool. It has no code and nothing inside."""
-    return has_type(value, _SCALARS)
+    # For speed, this is has_type() in place: a fingerprint has hundreds of values.
+    cls = type(value)
+    return type(cls) is type and cls in _SCALARS
 
 
 def class_attributes(cls: type) -> Mapping[str, Any]:

@@ -101,6 +101,11 @@ def _find_wrapped(value: object) -> object:
     # A class may have such an attribute, too. It is a class all the same.
     if is_instance(value, type):
         return None
+    # For speed: every lookup looks several times into a kernel of Triton.
+    if class_module(type(value)).startswith("triton.runtime."):
+        inner = own_attributes(value).get("fn")
+        if inner is not None:
+            return inner
     names = ["fn", "py_func", "_pyfunc", "__wrapped__"]
     if _is_data(value):
         names = ["__wrapped__"]
@@ -119,14 +124,12 @@ def is_decorator(cls: type) -> bool:
     An object of a library does. An object of the user does if it is used like a function or kernel. Otherwise it is an
     object that merely stores a function: the members that the code names count.
     """
-    if not is_class_of_user(cls):
-        return True
     for name in _USES_OF_FUNCTIONS:
         owner = find_owner(cls, name)
         # A torch.nn.Module of the user is called, and its method forward() runs.
         if owner is not None and class_module(owner).partition(".")[0] != "torch":
             return True
-    return False
+    return not is_class_of_user(cls)
 
 
 def is_class_of_user(cls: type) -> bool:
@@ -332,6 +335,8 @@ def _describe_options(options: Mapping[str, Any], names: Iterable[str]) -> Itera
     """Yield ``name=value`` for each of the named options, unless its value is a default, such as False or empty."""
     for name in names:
         value = options.get(name)
+        if value is None or value is False:  # for speed: most options have their default
+            continue
         if is_instance(value, dict):
             value = list(value.items())
         # The order of the items has no meaning.

@@ -73,7 +73,7 @@ class CallQuestion(Question):
 
     def help(self) -> None:
         """Compile candidates while another worker tunes the same problem, so that it finds them on disk."""
-        if _can_compile(self._launch.autotuner):
+        if _can_compile(self._launch):
             help_to_compile(self._launch, self._configs, self._session)
 
 
@@ -299,7 +299,7 @@ class Choices(CallHook):
             launch,
             hooked_call.arguments["configs"],
             tuning,
-            is_compiled=_can_compile(launch.autotuner),
+            is_compiled=_can_compile(launch),
             interpreted_lookups=interpreted_lookups,
         )
         if search.race(self._session):
@@ -353,15 +353,15 @@ def _compile_if_possible(launch: Call, config: Any) -> Any:
 
     :raises Exception: Triton's errors.
     """
-    if not _can_compile(launch.autotuner) or stream_is_capturing():
+    if not _can_compile(launch) or stream_is_capturing():
         return None
     return compile_and_load(launch, config)
 
 
-def _can_compile(autotuner: Any) -> bool:
+def _can_compile(launch: Call) -> bool:
     """Whether candidates can be compiled without a launch."""
     # The interpreter compiles nothing, and a Python function can do anything.
-    if autotuners.is_interpreted(autotuner) or not autotuners.launches_triton_kernel(autotuner):
+    if launch.is_interpreted or not autotuners.launches_triton_kernel(launch.autotuner):
         return False
     # While a pool is active, Triton submits each compilation to the pool and returns before the kernel is compiled. The
     # pool is active here only if a hook launches this kernel while the pool compiles another kernel.
