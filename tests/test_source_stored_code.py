@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from pathlib import Path
 
 import pytest
 
 from pytest_autotune.cache.model import UncacheableError
-from pytest_autotune.tuners.function.identity import source_text
+from pytest_autotune.tuners.function.identity import list_sources, source_text
 from pytest_autotune.tuners.source.source_digest import source_digest
 from tests.test_source_digest import load
 
@@ -135,6 +136,46 @@ def test_editing_an_object_in_argument_run_is_a_source_change(load, run: str) ->
     after = getattr(load(STORED.replace("return 1", "return 10")), run)
     assert source_text(before) == source_text(getattr(load(STORED), run))
     assert source_text(before) != source_text(after)
+
+
+CALLED_BY_LIBRARY = """
+import functools, torch
+def add(x):
+    return x + 1
+class Attention(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return add(x)
+class Net(torch.nn.Module):
+    def forward(self, x):
+        return add(x)
+run = RUN
+"""
+
+
+@pytest.mark.parametrize("is_partial", [False, True], ids=["plain", "partial"])
+@pytest.mark.parametrize("run", ["Attention.apply", "Net()", "Net().__call__", "functools.partial(map, add)"])
+def test_editing_code_that_a_library_calls_is_a_source_change(load, run: str, is_partial: bool) -> None:
+    def digest_sources(text: str) -> list[str | None]:
+        callback = load(text, "suite").run
+        if is_partial:
+            callback = functools.partial(callback, 2)
+        return [source_text(callback), *map(source_text, list_sources(None, callback))]
+
+    source = CALLED_BY_LIBRARY.replace("RUN", run)
+    digests = digest_sources(source)
+    assert len(digests) == 2
+    assert digest_sources(source) == digests
+    after_edit = digest_sources(source.replace("x + 1", "x + 10"))
+    assert None not in after_edit
+    assert not set(after_edit) & set(digests)
+
+
+def test_a_library_object_without_code_of_the_user_is_no_source(load) -> None:
+    library_object = load("import torch\nrun = torch.nn.ReLU()\n").run
+    assert list_sources(None, library_object) == ()
+    with pytest.raises(TypeError):
+        source_text(library_object)
 
 
 MADE = """

@@ -141,6 +141,8 @@ def list_sources(source: object, *callbacks: object) -> tuple[object, ...]:
         with UncacheableErrors():
             function = python_function(_find_kernel(callback))
         if function is None:
+            if _read_code_around_library(callback) is not None:
+                sources.append(callback)
             continue
         if function.__name__ == "<lambda>":
             sources += _list_sources_of_lambda(function) or [callback]
@@ -246,6 +248,9 @@ def read_source_argument(source: object) -> DigestedSource | None:
         return _build_text_source(source.name, content.decode("utf-8", "surrogateescape"))
     with UncacheableErrors():
         bound_kernel = _BoundKernel.build(source)
+    code_around_library = _read_code_around_library(source)
+    if code_around_library is not None:
+        return code_around_library
     root = _find_root(bound_kernel.kernel)
     if root is None and not is_instance(bound_kernel.kernel, ModuleType):
         # Not repr(): it may run code of the user.
@@ -260,6 +265,29 @@ def read_source_argument(source: object) -> DigestedSource | None:
     if code_in_arguments is None:
         return kernel_source
     return combine_sources([kernel_source, code_in_arguments])
+
+
+def _read_code_around_library(source: object) -> DigestedSource | None:
+    """Return the source of the user's code in the object and in the arguments of a call, if the call is a library's.
+
+    The code of the library says nothing about the object. ``torch.nn.Module.__call__`` calls the ``forward()`` of each
+    module, and ``map`` calls its first argument. None if the call is the user's, or if there is no code of the user.
+
+    :raises UncacheableError: if the source of a function cannot be read.
+    """
+    callee = _without_arguments(source)
+    if type(callee) is FunctionType or _is_class_of_user(callee) or not callable(callee):
+        return None
+    function = python_function(_find_kernel(callee))
+    if function is not None and not (is_instance(callee, MethodType) and is_library_code(function)):
+        return None
+    values = _list_arguments(source)
+    if is_instance(callee, MethodType):
+        values.append(callee.__self__)
+    elif not is_instance(callee, type):
+        values.append(callee)
+    with UncacheableErrors():
+        return read_code_in_values(values, root=None)
 
 
 def _find_root(kernel: object) -> FunctionType | type | None:
