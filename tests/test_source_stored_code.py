@@ -171,6 +171,55 @@ def test_editing_code_that_a_library_calls_is_a_source_change(load, run: str, is
     assert not set(after_edit) & set(digests)
 
 
+LIBRARY_FUNCTION_AS_VALUE = """
+import functools, math, numpy, operator, torch
+import torch.nn.functional as F
+def make(function):
+    def run(x):
+        return function(x)
+    return run
+def apply(function, x):
+    return function(x)
+class Op:
+    def __init__(self, function):
+        self.function = function
+    def go(self, x):
+        return self.function(x)
+op = Op(FUNCTION)
+def with_object(x):
+    return op.go(x)
+run = RUN
+"""
+
+
+@pytest.mark.parametrize(
+    "run", ["make(FUNCTION)", "functools.partial(apply, FUNCTION)", "op.go", "with_object", "lambda x: op.go(x)"]
+)
+@pytest.mark.parametrize(
+    ("function", "other_function"),
+    [
+        ("torch.exp", "torch.sigmoid"),
+        ("math.sin", "math.cos"),
+        ("numpy.sin", "numpy.cos"),
+        ("torch.ops.aten.exp", "torch.ops.aten.sin"),
+        ("operator.add", "operator.sub"),
+        ("F.silu", "F.softsign"),
+        ("torch.nn.SiLU", "torch.nn.Softsign"),
+    ],
+)
+def test_another_library_function_as_a_value_is_a_source_change(
+    load, run: str, function: str, other_function: str
+) -> None:
+    def digest_run(name: str) -> str | None:
+        return source_text(load(source.replace("FUNCTION", name), "suite").run)
+
+    source = LIBRARY_FUNCTION_AS_VALUE.replace("RUN", run)
+    digest = digest_run(function)
+    assert digest is not None
+    assert digest_run(function) == digest
+    assert digest_run(other_function) != digest
+
+
 def test_a_library_object_without_code_of_the_user_is_no_source(load) -> None:
     library_object = load("import torch\nrun = torch.nn.ReLU()\n").run
     assert list_sources(None, library_object) == ()

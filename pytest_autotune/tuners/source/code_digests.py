@@ -64,6 +64,7 @@ from pytest_autotune.tuners.source.functions import (
     find_shortest_name,
     is_callable_object,
     is_code,
+    is_compiled_function,
     is_dsl_wrapper,
     is_from_library,
     is_function_of_user,
@@ -321,6 +322,8 @@ class CodeDigests:
         """
         if is_code(value) and not is_instance(value, ModuleType):
             return None
+        if is_compiled_function(value):
+            return self._describe_value(value, name)
         return self.describe_code_in(value, _list_names_below(name, source.whole_names))
 
     def _counts_plain_value(self, function: FunctionType, name: str, own_cells: bool) -> bool:
@@ -423,7 +426,7 @@ class CodeDigests:
         for name, value in list_values_in_class(cls, names, self._ignored):
             if value is type(result) and not self.libraries.has_code(value):
                 text = self._describe_constructor(value)
-            elif is_code(value):
+            elif is_code(value) or is_compiled_function(value):
                 text = self._describe_attribute(name, value)
             else:
                 text = self.describe_code_in(value, _list_names_below(name, names))
@@ -560,7 +563,10 @@ class CodeDigests:
             text = self._describe_bound_method(value)
             if text is None and is_instance(value, MethodType):
                 text = self.describe_code_in(value.__func__)
-            return text
+            if text is not None:
+                return text
+        if is_compiled_function(value):
+            return find_library_text(value, "", self.libraries)
         texts: list[str] = []
         if is_object_of_user(value, self.libraries):
             lines = self._describe_uses([ObjectUse(value, type(value), name) for name in names])
@@ -1120,15 +1126,15 @@ class CodeDigests:
         return is_instance(value, ModuleType) or is_object_of_user(value, self.libraries)
 
     def _describe_stored(self, value: object, name: str) -> str | None:
-        """Return the text of the user's code in a value that an object stores; None if there is none.
+        """Return the text of the code in a value that an object stores; None if the digest needs no text of the value.
+
+        The text of a function or class of a library is its public name.
 
         :param name: the name of the attribute; empty for an item of a tuple or an argument of a partial.
         """
         if is_instance(value, ModuleType):
             return self._describe_module(value, [WHOLE_OBJECT])
-        if is_instance(value, type):
-            return self._describe_unnamed_class(value)
-        if is_instance(value, MethodType) or is_function_of_user(value, self.libraries):
+        if is_instance(value, (type, MethodType)) or is_function_of_user(value, self.libraries):
             return self._describe_value(value, name)
         items = list_parts(value)
         if not items:
@@ -1137,6 +1143,8 @@ class CodeDigests:
             if text is None and function is not None:
                 # Such as the wrapper of contextlib.contextmanager.
                 text = ", ".join(self._describe_code_of_user_inside(value, function)) or None
+            if text is None and (function is not None or is_compiled_function(value)):
+                text = self._describe_value(value, name)
             return text
         texts = [self._describe_stored(item, "") for item in items]
         if not any(texts):

@@ -417,6 +417,11 @@ def is_library_callable(value: object) -> bool:
     return read_attribute(value, "__origin__") is None
 
 
+def is_compiled_function(value: object) -> bool:
+    """Whether a value is a function that is not written in Python: ``torch.exp``, ``math.sin``, ``numpy.exp``."""
+    return is_library_callable(value) and not is_code(value) and find_public_name(value) != ""
+
+
 def is_from_library(value: object, libraries: Libraries) -> bool:
     """Whether a value is a function or class of a library."""
     code = python_function(value) or value
