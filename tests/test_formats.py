@@ -7,6 +7,7 @@ import math
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import PurePath
 
 import pytest
@@ -406,3 +407,11 @@ def test_words_after_a_quoted_text_in_a_text_cache_are_an_error() -> None:
 @pytest.mark.parametrize("data", [b"\x1a\x00", b"\x12\x00", b"\x22\x00"])
 def test_a_binary_cache_of_too_many_empty_messages_is_an_error(data: bytes) -> None:
     assert "not a cache" in refusal(b"\x08\x01" + data * (MAX_MESSAGES + 1), Format.BINARY)
+
+
+@pytest.mark.parametrize("other_choice", [None, *(Candidate("x", time_us=time) for time in (None, math.nan, 11.0))])
+def test_of_two_entries_of_one_identity_the_faster_one_stays(other_choice: Candidate | None) -> None:
+    other = replace(MATMUL, choice=other_choice)
+
+    assert mapping.without_duplicates([MATMUL, other]) == (MATMUL,)
+    assert mapping.without_duplicates([other, MATMUL]) == (MATMUL,)

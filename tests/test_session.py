@@ -138,6 +138,16 @@ def test_saved_error_texts_are_cut_and_hide_addresses_and_paths() -> None:
     assert [len(failed_candidate.failed) for failed_candidate in lookups[0].entry.candidates] == [200] * 5
 
 
+def test_only_a_search_without_a_usable_candidate_has_failed() -> None:
+    session, lookups = a_session()
+
+    tune(session)
+    with open_tuning(session, problem(n=2)) as tuning:
+        tuning.record_failure(["too large"])
+
+    assert [lookup.has_failed for lookup in lookups] == [False, True]
+
+
 def test_a_loaded_entry_whose_candidates_all_failed_is_a_hit() -> None:
     recorded, first = a_session()
     fail(recorded, "too large")

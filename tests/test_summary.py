@@ -46,6 +46,15 @@ def test_a_quiet_run_shows_crashed_workers_and_recovered_tunings() -> None:
     ]
 
 
+def test_a_quiet_gated_run_has_a_summary_only_if_it_asked_nothing() -> None:
+    only_hits = result(loaded=(("cache.pb", 1),), rows=(row(Outcome.HIT),))
+    no_lookups = result(loaded=(("cache.pb", 1),))
+
+    assert shown(replace(only_hits, gate=Gate("0")), -1) == []
+    assert shown(replace(no_lookups, gate=Gate("0")), -1) != []
+    assert shown(no_lookups, -1) == []
+
+
 def test_notes_are_shown_with_option_q_and_hidden_with_qq() -> None:
     """CI systems often use ``-q``, and a note may be the only explanation of a run without lookups."""
     summary = result(loaded=(("cache.pb", 1),), rows=(row(Outcome.HIT),), notes=("toy was used before the tests",))

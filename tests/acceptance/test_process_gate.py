@@ -479,8 +479,9 @@ def test_the_gate_command_fails_if_all_processes_skip_all_tests(gate: Gate) -> N
         (gate.suite.folder / f"test_{name}.py").write_text(SKIPPED.format(name=name))
     gate.run_parts()
 
-    assert gate.judge("--expect=3") == 1
-    assert gate.lines[-1] == "FAILED: no process called an autotuned kernel (6 skipped)"
+    for options in ((), ("--max-misses=off", "--fail-on-unused")):
+        assert gate.judge("--expect=3", *options) == 1
+        assert gate.lines[-1] == "FAILED: no process called an autotuned kernel (6 skipped)"
 
 
 def test_gate_command_fails_if_gpu_tests_skip_and_cpu_tests_run(gate: Gate) -> None:
