@@ -10,7 +10,7 @@ import pytest
 
 from pytest_autotune.cache.model import UncacheableError
 from pytest_autotune.tuners.function.identity import list_sources, source_text
-from pytest_autotune.tuners.source.source_digest import source_digest
+from pytest_autotune.tuners.source.source_digest import source_digest, stable_value
 from tests.test_source_digest import load
 
 __all__ = ["load"]
@@ -299,20 +299,36 @@ import triton
 import triton.language as tl
 def rows(args):
     return 1
+@triton.heuristics({"COLUMNS": lambda args: 4})
 @triton.heuristics({"ROWS": rows})
 @triton.jit
-def kernel(x, ROWS: tl.constexpr):
-    tl.store(x, ROWS)
+def kernel(x, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    tl.store(x, ROWS + COLUMNS)
 def run(x):
     kernel[(1,)](x)
+in_lambda = lambda x: kernel[(1,)](x)
 """
 
 
-def test_editing_a_launched_kernels_heuristic_is_a_source_change(load) -> None:
+@pytest.mark.parametrize("edit", ["return 1", "args: 4"])
+@pytest.mark.parametrize("run", ["run", "in_lambda", "kernel"])
+def test_editing_a_launched_kernels_heuristic_is_a_source_change(load, run: str, edit: str) -> None:
     pytest.importorskip("triton")
-    before = source_text(load(HEURISTICS, "m").run)
-    assert source_text(load(HEURISTICS, "m").run) == before
-    assert source_text(load(HEURISTICS.replace("return 1", "return 2"), "m").run) != before
+
+    def digest_run(text: str) -> list[str | None]:
+        return [source_text(source) for source in list_sources(None, getattr(load(text, "m"), run))]
+
+    before = digest_run(HEURISTICS)
+    assert digest_run(HEURISTICS) == before
+    assert digest_run(HEURISTICS.replace(edit, f"{edit}0")) != before
+
+
+def test_editing_a_heuristic_of_a_kernel_in_a_key_is_a_source_change(load) -> None:
+    pytest.importorskip("triton")
+
+    before = stable_value("kernel", load(HEURISTICS, "m").kernel)
+    assert stable_value("kernel", load(HEURISTICS, "m").kernel) == before
+    assert stable_value("kernel", load(HEURISTICS.replace("args: 4", "args: 5"), "m").kernel) != before
 
 
 WHOLE_OBJECT = """

@@ -368,7 +368,7 @@ def _read_or_none(bound_kernel: _BoundKernel) -> DigestedSource | None:
             return read_class_source(kernel)
         if bound_kernel.owner_class is not _NO_CLASS and python_function(kernel) is not None:
             return read_method_source(kernel, bound_kernel.owner_class, bound_kernel.owner)
-        return read_source(kernel, carried=False, is_kept=True)
+        return read_source(kernel, carried=False, has_heuristics=True, is_kept=True)
     except NoDigestError:
         raise
     except (UncacheableError, OSError, TypeError, SyntaxError):

@@ -218,6 +218,21 @@ class CodeDigests:
         self._digest_by_id[id(function)] = digest(text)
         return self._digest_by_id[id(function)]
 
+    def digest_kernel(self, value: object, own_cells: bool = True, named: bool = True) -> str:
+        """Return the digest of a function or kernel, with the functions of the kernel's ``triton.heuristics``.
+
+        The parameters and errors are those of :meth:`digest_function`.
+        """
+        lines = [self.digest_function(value, own_cells, named)]
+        for name, heuristic in list_heuristics(value):
+            text = self._describe_stored(heuristic, "")
+            if text is not None:
+                self.used_values.add_other()
+                lines.append(f"heuristic {name}: {text}")
+        if len(lines) == 1:
+            return lines[0]
+        return digest("\n".join(lines))
+
     def _describe_function(self, value: object, layers: Sequence[object], own_cells: bool, named: bool) -> str:
         """Return the text that the digest of a function is made of.
 
@@ -923,7 +938,7 @@ class CodeDigests:
         """
         if self.libraries.has_code(function):
             return self._describe_library_function(value, function, path)
-        return self._describe_function_of_user(value)
+        return self.digest_kernel(value)
 
     def _describe_class_value(self, cls: type, path: str) -> str | None:
         """Return the digest of the user's class, or the public name of a library's.
@@ -969,18 +984,6 @@ class CodeDigests:
         if kind == "set":
             texts.sort()
         return f"{kind}({', '.join(texts)})"
-
-    def _describe_function_of_user(self, value: object) -> str:
-        """Return the digest of a function or kernel that a function uses, with the kernel's ``triton.heuristics``."""
-        lines = [self.digest_function(value)]
-        for name, heuristic in list_heuristics(value):
-            text = self._describe_stored(heuristic, "")
-            if text is not None:
-                self.used_values.add_other()
-                lines.append(f"heuristic {name}: {text}")
-        if len(lines) == 1:
-            return lines[0]
-        return digest("\n".join(lines))
 
     def _describe_partial(self, value: partial[Any]) -> str | None:
         """Return the text of a partial function; None if an argument of it may change."""

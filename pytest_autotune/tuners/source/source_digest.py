@@ -88,6 +88,8 @@ def is_library_class(value: object) -> bool:
 def source_digest(kernel: object, *, own_cells: bool = False, named: bool = True, carried: bool = True) -> str:
     """Return the digest of a kernel's source with everything of the user's own that it uses.
 
+    The functions of the kernel's ``triton.heuristics`` are included.
+
     Each call looks up the values of names again, because a global may have changed.
 
     :param kernel: a Python function, or the object that its decorators made of it.
@@ -98,7 +100,7 @@ def source_digest(kernel: object, *, own_cells: bool = False, named: bool = True
         call of a tuner, such as a test's tensors in the closure of a callback.
     :raises UncacheableError: if the source of a function cannot be read.
     """
-    return read_source(kernel, own_cells=own_cells, named=named, carried=carried).digest
+    return read_source(kernel, own_cells=own_cells, named=named, carried=carried, has_heuristics=True).digest
 
 
 def source_parts(
@@ -109,7 +111,7 @@ def source_parts(
     The digest of a function does not cover the code that the function uses, so a changed function is the only changed
     part.
     """
-    return read_source(kernel, own_cells=own_cells, named=named, carried=carried).parts
+    return read_source(kernel, own_cells=own_cells, named=named, carried=carried, has_heuristics=True).parts
 
 
 @dataclass(frozen=True)
@@ -138,10 +140,18 @@ class DigestedSource:
 
 
 def read_source(
-    kernel: object, *, own_cells: bool = False, named: bool = True, carried: bool = True, is_kept: bool = False
+    kernel: object,
+    *,
+    own_cells: bool = False,
+    named: bool = True,
+    carried: bool = True,
+    has_heuristics: bool = False,
+    is_kept: bool = False,
 ) -> DigestedSource:
     """Return the source of a kernel; see :func:`source_digest` for the other parameters and the errors.
 
+    :param has_heuristics: whether the functions of the kernel's ``triton.heuristics`` are included. The adapter of
+        Triton reads them itself.
     :param is_kept: whether the caller keeps the source, and asks at later lookups whether its ``used_values`` still
         hold.
     """
@@ -151,7 +161,10 @@ def read_source(
         return _read_implementations(implementations, carried)
     with UncacheableErrors():
         for digests in list_passes(carried, function, is_kept):
-            text = digests.digest_function(kernel, own_cells, named)
+            if has_heuristics:
+                text = digests.digest_kernel(kernel, own_cells, named)
+            else:
+                text = digests.digest_function(kernel, own_cells, named)
     return _build_source(text, digests)
 
 
