@@ -331,6 +331,31 @@ def test_editing_a_heuristic_of_a_kernel_in_a_key_is_a_source_change(load) -> No
     assert stable_value("kernel", load(HEURISTICS.replace("args: 4", "args: 5"), "m").kernel) != before
 
 
+DECORATED_LAMBDA = """
+import contextlib, functools
+def leaf(x):
+    return x + 1
+def sync(function):
+    @functools.wraps(function)
+    def wrapper(x):
+        return function(x) + 2
+    return wrapper
+wrapped = sync(lambda x: leaf(x))
+scope = contextlib.contextmanager(lambda x: iter([leaf(x)]))
+def launch(x):
+    with scope(x):
+        return wrapped(x) + 3
+"""
+
+
+@pytest.mark.parametrize("run", ["launch", "wrapped", "scope"])
+def test_editing_what_a_decorated_lambda_calls_is_a_source_change(load, run: str) -> None:
+    before = source_text(getattr(load(DECORATED_LAMBDA), run))
+    assert before is not None
+    assert source_text(getattr(load(DECORATED_LAMBDA), run)) == before
+    assert source_text(getattr(load(DECORATED_LAMBDA.replace("x + 1", "x + 10")), run)) != before
+
+
 WHOLE_OBJECT = """
 import contextlib
 def helper(tile):

@@ -144,7 +144,7 @@ def list_sources(source: object, *callbacks: object) -> tuple[object, ...]:
             if _read_code_around_library(callback) is not None:
                 sources.append(callback)
             continue
-        if function.__name__ == "<lambda>":
+        if function.__code__.co_name == "<lambda>":
             sources += _list_sources_of_lambda(function) or [callback]
         else:
             sources.append(callback)

@@ -242,7 +242,7 @@ def read_function(function: FunctionType, kept_source: str = "") -> FunctionText
     text = _function_texts.get(function)
     if text is not None and text.code is function.__code__ and text.kept_source == kept_source:
         return text
-    if function.__name__ == "<lambda>":
+    if function.__code__.co_name == "<lambda>":
         text = _read_lambda(function.__code__, kept_source, qualified_name(function))
     else:
         text = _build_function_text(function.__code__, kept_source, _parse_definition(function, kept_source))
@@ -291,7 +291,7 @@ def find_definition(function: FunctionType) -> ast.AST:
 
     :raises UncacheableError: if the source cannot be read, or its file was edited after the import.
     """
-    if function.__name__ == "<lambda>":
+    if function.__code__.co_name == "<lambda>":
         return _find_lambda(function.__code__, qualified_name(function))
     return _parse_definition(function, "")
 
