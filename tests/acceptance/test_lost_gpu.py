@@ -167,6 +167,20 @@ def test_the_gate_command_fails_if_no_process_sees_a_gpu(
     assert main(["gate", "cache.textproto", "--reports=reports/", "--expect=1"]) == 0, "the GPU may be absent"
 
 
+def test_the_gate_command_fails_if_gpu_tests_are_xfailed(
+    two_devices: Suite, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A test with ``xfail(run=False)`` does not run. A GPU is visible, and no test was skipped."""
+    monkeypatch.setattr(devices, "has_visible_gpu", lambda: True)
+    test = two_devices.folder / "test_b.py"
+    test.write_text("import pytest\n@pytest.mark.xfail(run=False)\ndef test_b(tune): tune('lib.b')\n")
+    two_devices.load("--autotune-report=reports/", TOY_DEVICE="CPU")
+
+    capsys.readouterr()
+    assert main(["gate", "cache.textproto", "--reports=reports/", "--expect=1"]) == 1
+    assert "no test ran a kernel on such a GPU" in capsys.readouterr().out
+
+
 def test_the_gate_names_the_gpu_type_that_has_no_entries(
     two_devices: Suite, capsys: pytest.CaptureFixture[str]
 ) -> None:
