@@ -310,22 +310,31 @@ def describe_lost_gpus(reason: str, gpus: Collection[Device], lookups: Iterable[
     """
     if not reason or not gpus:
         return ""
-    names = _join_names(device.name for device in gpus)
     asked_devices = [lookup.problem.device for lookup in lookups]
     asked_gpus = [device for device in asked_devices if device.is_gpu]
     if asked_gpus:
-        asked_names = _join_names(device.name for device in asked_gpus)
-        if {device.name for device in gpus} & {device.name for device in asked_gpus}:
-            # Slices of one GPU, for example, have one name and differ in their number of multiprocessors.
-            names = _join_names(device.id for device in gpus)
-            asked_names = _join_names(device.id for device in asked_gpus)
-        return (
-            f"the cache has entries for {names}, but the tests ran kernels on {asked_names} (add entries for "
-            f"{asked_names} with --autotune-update, or run the suite on a machine with {names})"
-        )
+        return _describe_gpus_without_entries(gpus, asked_gpus)
+    names = _join_names(device.name for device in gpus)
     return (
         f"the cache has entries for {names}, but no test ran a kernel on such a GPU: {reason} (run "
         f"the suite on a machine with this GPU)"
+    )
+
+
+def _describe_gpus_without_entries(gpus: Collection[Device], asked_gpus: Collection[Device]) -> str:
+    """Return the failure of a run that asked for kernels only on GPUs for which the caches have no entries.
+
+    :param gpus: the GPUs for which the caches have entries.
+    """
+    names = _join_names(device.name for device in gpus)
+    asked_names = _join_names(device.name for device in asked_gpus)
+    if {device.name for device in gpus} & {device.name for device in asked_gpus}:
+        # Slices of one GPU, for example, have one name and differ in their number of multiprocessors.
+        names = _join_names(device.id for device in gpus)
+        asked_names = _join_names(device.id for device in asked_gpus)
+    return (
+        f"the cache has entries for {names}, but the tests ran kernels on {asked_names} (add entries for "
+        f"{asked_names} with --autotune-update, or run the suite on a machine with {names})"
     )
 
 
