@@ -331,6 +331,62 @@ def test_editing_a_heuristic_of_a_kernel_in_a_key_is_a_source_change(load) -> No
     assert stable_value("kernel", load(HEURISTICS.replace("args: 4", "args: 5"), "m").kernel) != before
 
 
+VALUES_IN_CONSTANTS = """
+import dataclasses, enum, typing
+class Mode(enum.Enum):
+    FAST = 1
+    @property
+    def area(self):
+        return self.value + 3
+@dataclasses.dataclass(frozen=True)
+class Tile:
+    m: int = 1
+    @property
+    def area(self):
+        return self.m + 3
+class Pair(typing.NamedTuple):
+    m: int = 1
+    @property
+    def area(self):
+        return self.m + 3
+@dataclasses.dataclass(frozen=True)
+class Config:
+    tile: object
+class Preset(enum.Enum):
+    BIG = VALUE
+config, tiles, sizes, nested = Config(VALUE), (VALUE, 1), frozenset([VALUE]), Config((Config(VALUE),))
+def kernel(x):
+    return USED
+"""
+
+
+@pytest.mark.parametrize("value", ["Mode.FAST", "Tile()", "Pair()"])
+@pytest.mark.parametrize(
+    "used",
+    [
+        "config.tile.area",
+        "tiles[0].area",
+        "max(tile.area for tile in tiles)",
+        "max(tile.area for tile in sizes)",
+        "nested.tile[0].tile.area",
+        "Preset.BIG.value.area",
+    ],
+)
+def test_editing_the_class_of_a_value_in_a_constant_is_a_source_change(load, value: str, used: str) -> None:
+    source = VALUES_IN_CONSTANTS.replace("VALUE", value).replace("USED", used)
+    digest = source_digest(load(source).kernel)
+    assert source_digest(load(source).kernel) == digest
+    assert source_digest(load(source.replace("+ 3", "+ 30")).kernel) != digest
+
+
+def test_a_frozen_dataclass_that_contains_itself_has_a_source_digest(load) -> None:
+    source = "import dataclasses\n@dataclasses.dataclass(frozen=True)\nclass Node:\n    next: object = None\n"
+    source += "    def go(self):\n        return 1\nnode = Node()\nother = Node(node)\n"
+    source += "object.__setattr__(node, 'next', (other,))\ndef kernel(x):\n    return node.go()\n"
+    digest = source_digest(load(source).kernel)
+    assert source_digest(load(source.replace("return 1", "return 2")).kernel) != digest
+
+
 DECORATED_LAMBDA = """
 import contextlib, functools
 def leaf(x):

@@ -7,6 +7,7 @@ raise an error or change a counter of the test, so the functions here take its p
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING as MISSING_DEFAULT
 from dataclasses import fields
@@ -293,6 +294,22 @@ def list_field_values(value: object) -> list[tuple[str, object]]:
     # dataclasses.fields() reads the fields with getattr(), so it gets a class without a metaclass of the user.
     stand_in = type("Fields", (), {"__dataclass_fields__": find_in_class(type(value), "__dataclass_fields__")})
     return [(field.name, read_stored(value, field.name, MISSING)) for field in fields(stand_in)]
+
+
+def list_constant_parts(value: object) -> list[object]:
+    """Return the values inside a value that cannot change; none for a value without parts.
+
+    Such a value is a tuple, a frozen set, an object of a frozen dataclass, or an enum's member, which has one value.
+    """
+    if is_instance(value, enum.Enum):
+        return [read_stored(value, "_value_")]
+    if is_instance(value, tuple):
+        return list_items(value)
+    if is_instance(value, frozenset):
+        return list(frozenset.__iter__(value))
+    if is_dataclass_instance(value) and is_frozen(type(value)):
+        return [field_value for _, field_value in list_field_values(value)]
+    return []
 
 
 def list_field_defaults(cls: type) -> list[tuple[str, object]]:

@@ -38,6 +38,8 @@ from pytest_autotune.tuners.source.attributes import (
     is_descriptor,
     is_frozen,
     is_instance,
+    is_scalar,
+    list_constant_parts,
     list_field_defaults,
     list_field_values,
     list_items,
@@ -727,13 +729,13 @@ class CodeDigests:
         return text is None or self.describe_constant(attribute) is None
 
     def _describe_code_in_member(self, member: object) -> str | None:
-        """Return the text of the user's code in the value of an enum's member, such as a ``partial`` of a function.
+        """Return the text of the user's code in the value of an enum's member; None if there is none.
 
-        None if there is none, or if the text of a constant already has it.
+        The code is that of a ``partial`` of a function, for example, or the class of a value that cannot change.
         """
         value = read_stored(member, "_value_")
         if self.describe_constant(value) is not None:
-            return None
+            return ", ".join(self._digest_classes_inside(member)) or None
         return self._describe_code_in_value(value)
 
     def _describe_code_in_value(self, value: object) -> str | None:
@@ -956,7 +958,7 @@ class CodeDigests:
         """
         text = self.describe_constant(value)
         if text is not None:
-            return self._add_class(text, value)
+            return ", ".join([self._add_class(text, value), *self._digest_classes_inside(value)])
         if is_from_library(value, self.libraries):
             return find_library_text(value, path, self.libraries)
         return None
@@ -1181,6 +1183,27 @@ class CodeDigests:
         if self.libraries.has_code(cls):
             return text
         return f"{text} of {self.digest_class(cls)}"
+
+    def _digest_classes_inside(self, constant: object) -> list[str]:
+        """Return the digests of the user's classes of the values inside a constant: of ``Tile`` for ``(Tile(64), 1)``.
+
+        The code that uses the constant may call methods of these values.
+        """
+        # A dict, because several values may have one class. Another dict, because a value may contain itself.
+        digests: dict[str, None] = {}
+        read: dict[int, object] = {}
+        pending = list_constant_parts(constant)
+        while pending:
+            value = unwrapped(pending.pop())
+            if is_scalar(value) or is_code(value) or id(value) in read:
+                continue
+            read[id(value)] = value
+            cls = type(value)
+            if cls is not type(constant) and not self.libraries.has_code(cls):
+                digests[self.digest_class(cls)] = None
+            pending += list_constant_parts(value)
+        # The order of a frozenset differs between processes.
+        return sorted(digests)
 
     # Constants.
 
