@@ -75,7 +75,7 @@ def verifying() -> Any:
                 session.append_event(event)
 
             noting = SimpleNamespace(
-                append_event=append_event, guarded=session.guarded, coordinator=session.coordinator
+                append_event=append_event, enter_under_guard=session.enter_under_guard, coordinator=session.coordinator
             )
             super().race(noting, tuning, contest)
 

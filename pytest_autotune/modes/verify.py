@@ -120,7 +120,7 @@ class Verify(Mode):
             return
         claiming = reporter.coordinator.claim(_claim_name(lookup), helper=None)
         # If the lock fails, this worker races the choice without a claim.
-        with reporter.guarded(lookup.problem.tuner, claiming, default=Claim()) as claim:
+        with reporter.enter_under_guard(lookup.problem.tuner, claiming, default=Claim()) as claim:
             if not claim.is_claimed:
                 # Another worker races the choice, or has raced it.
                 return

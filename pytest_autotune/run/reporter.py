@@ -212,7 +212,7 @@ class Reporter:
             self.report_error(tuner, raised_in, error)
 
     @contextmanager
-    def guarded(self, tuner: str, context: AbstractContextManager[_T], default: _T) -> Iterator[_T]:
+    def enter_under_guard(self, tuner: str, context: AbstractContextManager[_T], default: _T) -> Iterator[_T]:
         """Enter a context of pytest-autotune, such as a lock, and yield its value.
 
         An error of the code inside the context is raised as always. Only an error of entering the context is noted.
@@ -345,14 +345,14 @@ class Reporter:
         :param name: the same wherever the same thing is compiled.
         :param wait: wait for the process that compiles it now; its result is there afterwards.
         """
-        return self.guarded("lock", self.coordinator.compiling(name, wait), default=True)
+        return self.enter_under_guard("lock", self.coordinator.compiling(name, wait), default=True)
 
     def measuring(self, processor: str = "") -> AbstractContextManager[bool]:
         """Take the device for a measurement outside a tuning; yields False if that took too long.
 
         :param processor: its name; empty for the current GPU.
         """
-        return self.guarded("lock", self.coordinator.measuring(processor), default=False)
+        return self.enter_under_guard("lock", self.coordinator.measuring(processor), default=False)
 
 
 def _with_one_line_texts(digest: Digest) -> Digest:

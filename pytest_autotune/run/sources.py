@@ -449,7 +449,7 @@ class OtherWorker:
             helper = None
         self._reporter.progress.begin(question.problem, WAITING_FOR_WORKER)
         claiming = self._reporter.coordinator.claim(question.identity.digest, helper)
-        return self._claims.enter_context(self._reporter.guarded(question.problem.tuner, claiming, Claim()))
+        return self._claims.enter_context(self._reporter.enter_under_guard(question.problem.tuner, claiming, Claim()))
 
 
 def _find_usable_lookup(claim: Claim, question: Question) -> Lookup | None:
