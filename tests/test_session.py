@@ -321,6 +321,28 @@ def test_the_tuning_time_omits_the_wait_for_the_gpu_lock() -> None:
     assert lookups[0].is_disturbed
 
 
+def test_an_error_of_releasing_the_gpu_lock_leaves_the_tuning_alone() -> None:
+    class Broken(Claims):
+        @contextmanager
+        def measuring(self, on: str = "") -> Iterator[bool]:
+            try:
+                yield True
+            finally:
+                raise OSError("the lock cannot be released")
+
+    session, lookups = a_session(coordination=Broken())
+    with open_tuning(session) as tuning:
+        with tuning.measuring():
+            pass
+        with pytest.raises(ZeroDivisionError), tuning.measuring():
+            1 / 0  # noqa: B018
+        tuning.record(FAST)
+
+    assert lookups[0].is_tuned
+    [note] = session.notes
+    assert note.endswith("the lock cannot be released")
+
+
 def test_a_tuning_without_times_is_not_marked_as_sharing_the_gpu() -> None:
     session, lookups = a_session()
     with open_tuning(session) as tuning:

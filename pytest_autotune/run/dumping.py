@@ -292,5 +292,7 @@ def _keep_for_next_run(folder: RunFolder, collected: Collected) -> str:
     reason = "the run has no log"
     if error:
         reason = f"the log cannot be written: {error}"
-    counts = f"{len(lost_entries)} of {len(tuned_entries)}"
-    return f"{counts} tunings are lost ({reason}); the next run with this dump path writes the others"
+    lost = f"{len(lost_entries)} of {len(tuned_entries)} tunings are lost ({reason})"
+    if lost_entries == tuned_entries:
+        return lost
+    return f"{lost}; the next run with this dump path writes the others"

@@ -215,15 +215,20 @@ class Reporter:
     def enter_under_guard(self, tuner: str, context: AbstractContextManager[_T], default: _T) -> Iterator[_T]:
         """Enter a context of pytest-autotune, such as a lock, and yield its value.
 
-        An error of the code inside the context is raised as always. Only an error of entering the context is noted.
+        An error of the code inside the context is raised as always. An error of entering or leaving the context is only
+        noted.
 
         :param default: the value if the context cannot be entered.
         """
         value = default
-        with ExitStack() as exits:
-            with self.guard(tuner, "the session"):
-                value = exits.enter_context(context)
+        exits = ExitStack()
+        with self.guard(tuner, "the session"):
+            value = exits.enter_context(context)
+        try:
             yield value
+        finally:
+            with self.guard(tuner, "the session"):
+                exits.close()
 
     def _write_traceback(self, error: BaseException | None) -> None:
         """Write the traceback of an error to standard error, with ``autotune_debug``."""

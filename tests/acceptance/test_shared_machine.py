@@ -181,6 +181,7 @@ def test_a_failed_dump_says_how_many_tunings_the_next_run_writes(
         assert (
             f"; {8 - recovered} of 8 tunings are lost (the log cannot be written: No space left on device)" in message
         )
+        assert message.endswith("the next run with this dump path writes the others") == (recovered > 0)
     assert (recovered == 0) == (room == 0)
 
 
