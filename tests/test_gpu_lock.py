@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 import threading
 import time
@@ -13,7 +14,7 @@ from pathlib import Path
 import pytest
 from filelock import FileLock, Timeout
 
-from pytest_autotune.workers.locks import Locks, SharedFolder
+from pytest_autotune.workers.locks import Locks, SharedFolder, make_lock
 
 SOON_S = 10.0
 
@@ -52,6 +53,18 @@ def is_free(path: Path) -> bool:
     except Timeout:
         return False
     return True
+
+
+def test_a_tests_caplog_has_no_records_of_the_plugins_locks(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+
+    with make_lock(tmp_path / "own.lock"):
+        pass
+    assert caplog.records == []
+
+    with FileLock(tmp_path / "of_the_test.lock"):
+        pass
+    assert caplog.records != []
 
 
 @pytest.fixture

@@ -131,6 +131,8 @@ def test_the_next_dump_recovers_the_tunings_of_a_killed_run(suite: Suite, sectio
 
     (suite.folder / "test_crashing.py").unlink()
     suite.pytester.makepyfile(test_other="def test_other(tune): tune('lib.other')")
+    for option in ("--collect-only", "--setup-plan"):
+        suite.dump(option)
     result = suite.dump()
 
     recovered = written(suite) - {"lib.other"}
