@@ -91,6 +91,11 @@ def test_a_stale_reason_names_edited_new_and_removed_functions(before: Digest, n
         (search(*blocks(*range(1000))), search(*blocks(*range(999))), ""),
         (search(*blocks(*range(0, 2000, 20))), search(*blocks(*range(20, 2000, 20))), "BLOCK=0 removed"),
         (search(*blocks(*range(200, 900, 2))), search(*blocks(1, 2)), ""),
+        (
+            search(*blocks(*range(200, 900, 2))),
+            search(*blocks(*range(202, 902, 2))),
+            "BLOCK=900 added; BLOCK=200 removed",
+        ),
     ],
     ids=[
         "both",
@@ -103,6 +108,7 @@ def test_a_stale_reason_names_edited_new_and_removed_functions(before: Digest, n
         "too many",
         "a hundred",
         "two forms",
+        "params with their values",
     ],
 )
 def test_a_stale_reason_names_new_and_removed_candidates(before: Digest, now: Digest, words: str) -> None:
