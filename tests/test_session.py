@@ -138,6 +138,18 @@ def test_saved_error_texts_are_cut_and_hide_addresses_and_paths() -> None:
     assert [len(failed_candidate.failed) for failed_candidate in lookups[0].entry.candidates] == [200] * 5
 
 
+@pytest.mark.parametrize("label", ["", "words of the search"])
+def test_an_entry_has_the_label_of_its_search_or_of_its_question(label: str) -> None:
+    session, _ = a_session()
+    question = AnyChoice(problem())
+    question.label = "words of the question"
+
+    with session.tuning(question) as tuning:
+        entry = tuning.record(FAST, label=label)
+
+    assert entry.label == (label or "words of the question")
+
+
 def test_only_a_search_without_a_usable_candidate_has_failed() -> None:
     session, lookups = a_session()
 
