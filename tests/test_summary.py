@@ -77,6 +77,17 @@ def test_option_qq_still_shows_why_a_tuner_failed_the_gate() -> None:
     assert shown(replace(summary, gate=Gate("0")), -2) == []
 
 
+@pytest.mark.parametrize("has_finding", [True, False])
+def test_only_the_first_line_of_a_mode_with_findings_is_yellow(has_finding: bool) -> None:
+    findings = (Finding("SLOWER", "toy:lib.op", "a choice is slower"),) if has_finding else ()
+    section = Section("verify", "100%", lines=("1 choice raced", "the second line"), findings=findings)
+
+    lines = render_section(result(loaded=(("cache.pb", 1),), sections=(section,)), 0)
+
+    colors = [line.color for line in lines if line.text in section.lines]
+    assert colors == ["yellow" if has_finding else "", ""]
+
+
 def test_quiet_runs_list_slower_choices_if_their_gate_failed() -> None:
     """The mode's line has its counts, and the command that mends them."""
     slower = Finding("SLOWER", "toy:lib.op (n=1)", "b is faster", is_failure=True)
