@@ -333,7 +333,7 @@ def test_the_tuning_time_omits_the_wait_for_the_gpu_lock() -> None:
     assert lookups[0].is_disturbed
 
 
-def test_an_error_of_releasing_the_gpu_lock_leaves_the_tuning_alone() -> None:
+def test_an_error_of_releasing_a_lock_leaves_the_tuning_alone() -> None:
     class Broken(Claims):
         @contextmanager
         def measuring(self, on: str = "") -> Iterator[bool]:
