@@ -23,6 +23,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 from pytest_autotune.cache.model import Value
 from pytest_autotune.tuners.source.functions import closure_cells
 from pytest_autotune.tuners.triton.identity import _list_compiled_properties, encode_key_value
+from tests.test_source_digest import load  # noqa: F401
 from tests.test_triton import CONFIGS, Bench, configs, grid, interpreter, session  # noqa: F401
 
 pytestmark = pytest.mark.usefixtures("forget_choices", "interpreter")
@@ -574,12 +575,64 @@ class Act:
 
 @pytest.mark.parametrize(
     "argument",
-    [functools.partial(add_one), Functions(1).method, Act(), Functions(add_one), {"act": add_one}],
-    ids=["partial", "method", "callable object", "dataclass", "dict"],
+    [functools.partial(add_one), Functions(1).method, Act(), Functions(add_one), {"act": add_one}, {"act": (add_one,)}],
+    ids=["partial", "method", "callable object", "dataclass", "dict", "tuple in a dict"],
 )
 def test_an_argument_that_is_a_partial_or_method_is_uncacheable(outcome_after, argument: Any) -> None:
     """Triton compiles the code of such an argument, and the source does not name it."""
     assert outcome_after(empty(bench()), empty(bench()), *tensors(), argument) == "uncacheable"
+
+
+ARGUMENT_CLASSES = """
+import dataclasses, enum, typing
+import triton
+@triton.jit
+def double(x):
+    return x * 2
+@dataclasses.dataclass(frozen=True)
+class Config:
+    size: int = 1
+    @property
+    def half(self):
+        return self.size * 2
+@dataclasses.dataclass(frozen=True)
+class Chain:
+    functions: tuple = (double,)
+class Pair(typing.NamedTuple):
+    size: int = 1
+    @property
+    def half(self):
+        return self.size * 2
+class Mode(enum.Enum):
+    FAST = 1
+    @property
+    def half(self):
+        return self.value * 2
+class Act(enum.Enum):
+    DOUBLE = ("double", double)
+argument = ARGUMENT
+"""
+
+
+#: The argument is in the key of ``with_function``, and not in the key of ``empty``.
+ARGUMENTS = [(empty, name) for name in ("Config()", "Chain()", "Pair()", "Mode.FAST", "Act.DOUBLE")]
+ARGUMENTS += [(with_function, name) for name in ("Pair()", "Mode.FAST", "Act.DOUBLE")]
+
+
+@pytest.mark.parametrize(("kernel", "argument"), ARGUMENTS)
+def test_editing_code_of_an_argument_makes_the_entry_stale(
+    outcome_after,
+    load,  # noqa: F811
+    kernel: Any,
+    argument: str,
+) -> None:
+    """Triton compiles the methods and functions of a ``tl.constexpr`` into the kernel."""
+    source = ARGUMENT_CLASSES.replace("ARGUMENT", argument)
+    first, same, edited = (load(text, "suite").argument for text in (source, source, source.replace("* 2", "* 3")))
+
+    for other, expected in ((same, "hit"), (edited, "stale")):
+        before, after = kernel(bench()), kernel(bench())
+        assert outcome_after(before, after, *tensors(), first, arguments=(*tensors(), other)) == expected
 
 
 class LargeSeed(enum.IntEnum):

@@ -233,16 +233,19 @@ def read_class_source(cls: type) -> DigestedSource:
     return _build_source(text, digests)
 
 
-def read_code_in_values(values: Iterable[object], root: FunctionType | type | None) -> DigestedSource | None:
+def read_code_in_values(
+    values: Iterable[object], root: FunctionType | type | None, carried: bool = False
+) -> DigestedSource | None:
     """Return the source of the user's code that values lead to, such as the arguments of a ``partial``.
 
     None if they lead to none.
 
     :param root: the function or class that the values are for.
+    :param carried: whether plain values in closures and defaults count.
     :raises UncacheableError: if the source of a function cannot be read.
     """
     with UncacheableErrors():
-        for digests in list_passes(carried=False, root=root):
+        for digests in list_passes(carried, root):
             texts = [digests.describe_code_in(value) for value in values]
     return _build_source_of_texts([text for text in texts if text is not None], digests)
 

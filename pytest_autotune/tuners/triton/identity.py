@@ -35,7 +35,9 @@ from pytest_autotune.tuners.source.attributes import (
     find_in_class,
     is_dataclass_instance,
     is_instance,
+    is_scalar,
     list_field_values,
+    list_items,
     list_stored_attributes,
 )
 from pytest_autotune.tuners.source.functions import (
@@ -54,6 +56,7 @@ from pytest_autotune.tuners.source.source_digest import (
     immutable_text,
     is_code,
     is_library_class,
+    read_code_in_values,
     read_source,
     stable_value,
 )
@@ -221,7 +224,7 @@ def _has_code(value: object) -> bool:
         return not is_library_class(value)
     # An object that holds functions.
     if is_instance(value, dict):
-        return any(python_function(item) is not None for item in dict.values(value))
+        return any(_has_function(item) for item in dict.values(value))
     if is_dataclass_instance(value):
         return any(python_function(item) is not None for _, item in list_field_values(value))
     if is_class_of_user(type(value)) and any(python_function(item) for _, item in list_stored_attributes(value)):
@@ -229,6 +232,13 @@ def _has_code(value: object) -> bool:
     # An object that can be called, if its class is the user's.
     has_call_method = type(find_in_class(type(value), "__call__")) is FunctionType
     return has_call_method and not is_library_class(type(value))
+
+
+def _has_function(value: object) -> bool:
+    """Whether a value is a function, or a tuple with one."""
+    if is_instance(value, tuple):
+        return any(map(_has_function, list_items(value)))
+    return python_function(value) is not None
 
 
 def _list_closure_values(prefix: str, function: FunctionType) -> Iterator[KeyPart]:
@@ -312,7 +322,7 @@ def compute_identity(call: Call, function: FunctionType, configs: Sequence[Any],
         for config, params in zip(configs, distinct_params(configs), strict=True):
             # If the list holds the same candidate twice, Triton uses the first.
             config_by_params.setdefault(params, config)
-        source = _read_source(call.autotuner.fn, call.heuristics, key_values)
+        source = _read_source(call.autotuner.fn, call.heuristics, key_values, _list_objects(call))
         fingerprint = [*_list_digest_values(call.autotuner, source), *_list_pruned_values(call.autotuner, configs)]
     except UncacheableError as error:
         return CallIdentity(problem, uncacheable=str(error))
@@ -516,19 +526,43 @@ def _select_before_model(autotuner: Any, configs: Sequence[Any]) -> Sequence[Any
     return list(autotuner.configs)
 
 
-def _read_source(kernel: Any, heuristics: Heuristics, key_values: Sequence[KeyPart]) -> DigestedSource:
-    """Return the digested source of a kernel, of its heuristics, and of classes of values in the key.
+def _list_objects(call: Call) -> list[object]:
+    """Return the arguments of a call that may have methods of the user, such as an object of a frozen dataclass.
+
+    Triton compiles the methods that the kernel calls. A function is left out, because it belongs to the key. A member
+    of an IntEnum is left out, because Triton takes it for its number.
+    """
+    objects: list[object] = []
+    arguments = call.named
+    for name in call.autotuner.arg_names:
+        value = unwrapped(arguments.get(name))
+        if is_scalar(value) or is_instance(value, (int, float)):
+            continue
+        # A tensor has no methods of the user. A dataclass of the user may have a dtype.
+        if hasattr(value, "dtype") and not is_dataclass_instance(value):
+            continue
+        if not is_code(value):
+            objects.append(value)
+    return objects
+
+
+def _read_source(
+    kernel: Any, heuristics: Heuristics, key_values: Sequence[KeyPart], objects: Sequence[object] = ()
+) -> DigestedSource:
+    """Return the digested source of a kernel, of its heuristics, and of the classes of its arguments.
 
     The digest is computed from these lines::
 
         <digest of the kernel's source>
         BLOCK_N: <digest of the heuristic's source>
         mode: <text of the class of the value in the key>
+        arguments: <digest of the classes of the arguments, and of the code that the arguments store>
 
     A kernel without heuristics and without such classes has only the first line. Its digest is this line itself.
 
     :param heuristics: the functions of the ``triton.heuristics`` inside and around the autotuner.
     :param key_values: the values of the key, each with its name.
+    :param objects: the arguments that may have methods of the user.
     """
     # The name of the kernel does not count, so that a renamed kernel keeps its digest.
     kernel_source = read_source(kernel, named=False)
@@ -547,6 +581,12 @@ def _read_source(kernel: Any, heuristics: Heuristics, key_values: Sequence[KeyPa
             parts[f"{name}.{part_name}"] = part_digest
         libraries = libraries | heuristic_source.libraries
     lines += _list_class_lines(key_values)
+    if objects:
+        code_in_objects = read_code_in_values(objects, python_function(kernel), carried=True)
+        if code_in_objects is not None:
+            lines.append(f"arguments: {code_in_objects.digest}")
+            parts.update(code_in_objects.parts)
+            libraries = libraries | code_in_objects.libraries
     if len(lines) == 1:
         return kernel_source
     return DigestedSource(digest("\n".join(lines)), parts, libraries)
