@@ -158,6 +158,8 @@ def test_only_a_search_without_a_usable_candidate_has_failed() -> None:
         tuning.record_failure(["too large"])
 
     assert [lookup.has_failed for lookup in lookups] == [False, True]
+    # Also in the process that reads the lookup from a log.
+    assert [Lookup.from_event(lookup.to_event()) for lookup in lookups] == lookups
 
 
 def test_a_loaded_entry_whose_candidates_all_failed_is_a_hit() -> None:

@@ -78,6 +78,15 @@ def finish_at(began: InitialCaches, collected_run: Collected, dump_cache: Cache,
     return finish_run(settle_run(EndedRun.of_one_process(began, collected_run, request)), dump_cache)
 
 
+def test_the_row_of_a_problem_has_the_entry_that_was_tuned() -> None:
+    used, tuned = entry(problem(), "a", source="old"), entry(problem(), "b", source="new")
+
+    summary = finished(beginning(used), collected(hit(used), searched(tuned, Outcome.STALE)))
+
+    [row] = summary.rows
+    assert row.choice == tuned.choice
+
+
 def test_a_failed_tuning_counts_as_failed_if_a_choice_is_kept() -> None:
     old = entry(problem())
     failed = replace(old, choice=None, candidates=(Candidate(failed="boo"),))
