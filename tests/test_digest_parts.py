@@ -38,7 +38,7 @@ def blocks(*sizes: int) -> list[dict[str, object]]:
 
 
 def grid(sizes: Iterable[int]) -> list[dict[str, object]]:
-    """Return so many candidates that a digest has only the values of each param."""
+    """Return more candidates than a digest lists, so it has only the values of each param."""
     return [{"BLOCK": size, "warps": warps} for size in sizes for warps in range(8)]
 
 

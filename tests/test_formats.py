@@ -410,7 +410,7 @@ def test_a_binary_cache_of_too_many_empty_messages_is_an_error(data: bytes) -> N
 
 
 @pytest.mark.parametrize("other_choice", [None, *(Candidate("x", time_us=time) for time in (None, math.nan, 11.0))])
-def test_of_two_entries_of_one_identity_the_faster_one_stays(other_choice: Candidate | None) -> None:
+def test_the_faster_of_two_equal_entries_stays(other_choice: Candidate | None) -> None:
     other = replace(MATMUL, choice=other_choice)
 
     assert mapping.without_duplicates([MATMUL, other]) == (MATMUL,)

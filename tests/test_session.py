@@ -338,7 +338,7 @@ def test_the_tuning_time_omits_the_wait_for_the_gpu_lock() -> None:
 def test_an_error_of_releasing_a_lock_leaves_the_tuning_alone() -> None:
     class Broken(Claims):
         @contextmanager
-        def measuring(self, on: str = "") -> Iterator[bool]:
+        def measuring(self, processor: str = "") -> Iterator[bool]:
             try:
                 yield True
             finally:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import functools
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from pytest_autotune.cache.model import UncacheableError
 from pytest_autotune.tuners.function.identity import list_sources, source_text
@@ -385,6 +388,133 @@ def test_a_frozen_object_that_contains_itself_has_a_digest(load) -> None:
     source += "object.__setattr__(node, 'next', (other,))\ndef kernel(x):\n    return node.go()\n"
     digest = source_digest(load(source).kernel)
     assert source_digest(load(source.replace("return 1", "return 2")).kernel) != digest
+
+
+CLASSES_IN_A_SET = """
+import dataclasses
+@dataclasses.dataclass(frozen=True)
+class Row:
+    name: str
+    def other(self):
+        return Column("c")
+@dataclasses.dataclass(frozen=True)
+class Column:
+    name: str
+    def other(self):
+        return Row("r")
+tiles = frozenset([Row("a"), Column("b"), Row("c"), Column("d")])
+def kernel():
+    return [tile.other() for tile in tiles]
+"""
+
+
+def test_classes_in_a_frozenset_give_one_digest_in_all_processes(tmp_path: Path) -> None:
+    (tmp_path / "kernels.py").write_text(CLASSES_IN_A_SET)
+    script = "import kernels; from pytest_autotune.tuners.source.source_digest import source_digest as digest\n"
+    script += "print(digest(kernels.kernel))"
+    path = os.pathsep.join([str(tmp_path), str(Path(__file__).parent.parent)])
+    digests = set()
+    for seed in "01234567":
+        environment = {**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": path}
+        digests.add(subprocess.check_output([sys.executable, "-c", script], env=environment, text=True))
+    assert len(digests) == 1
+
+
+FILLED_BY_METHOD = """
+import numpy, torch
+class Op:
+    def __init__(self):
+        self.last_type = None
+        self.function = None
+    def __call__(self, x):
+        self.last_type = type(x)
+        if self.function is None:
+            self.function = torch.exp
+        self.scalar = numpy.float32
+        return self.function(x)
+class Net(torch.nn.Module):
+    def forward(self, x):
+        return x
+op, net = Op(), Net()
+def kernel(x):
+    return op(x), net(x)
+"""
+
+
+def test_a_library_function_that_a_method_stores_is_no_change(load) -> None:
+    module = load(FILLED_BY_METHOD)
+    digest = source_digest(module.kernel)
+    module.op(torch.ones(1))
+    module.net._compiled_call_impl = torch.exp  # as torch.nn.Module.compile() does
+    assert source_digest(module.kernel) == digest
+
+
+ORDINARY = """
+import contextlib, dataclasses, torch
+@dataclasses.dataclass
+class Sizes:
+    sizes: list = dataclasses.field(default_factory=list)
+def sized(x):
+    return Sizes()
+def activated(x, act=torch.exp, size=len):
+    return torch.exp(x), len(x)
+class Op:
+    @contextlib.contextmanager
+    def managed(self):
+        yield 1
+    def other(self):
+        return 2
+managed = Op().managed
+"""
+
+
+@pytest.mark.parametrize(("run", "digest"), [("sized", "f58238e6c327"), ("activated", "5a0ba2036a5a")])
+def test_a_name_that_the_source_has_is_in_no_digest_again(load, run: str, digest: str) -> None:
+    assert source_text(getattr(load(ORDINARY, "ordmod"), run)) == digest
+
+
+def test_a_method_under_contextmanager_counts_without_its_class(load) -> None:
+    before = source_text(load(ORDINARY).managed)
+    assert source_text(load(ORDINARY.replace("return 2", "return 3")).managed) == before
+    assert source_text(load(ORDINARY.replace("yield 1", "yield 3")).managed) != before
+
+
+def test_an_object_with_code_of_exec_has_no_source(load) -> None:
+    source = "import torch\nspace = {}\nexec('def f(x): return x', space)\n"
+    source += "class Net(torch.nn.Module):\n    def forward(self, x):\n        return space['f'](x)\n"
+    source += "run = Net()\nrun.function = space['f']\n"
+    run = load(source).run
+    assert list_sources(None, run) == (run,)
+    assert source_text(run) is None
+
+
+DECORATED_BY_CONTEXT = """
+import contextlib
+def leaf(x):
+    return x + 1
+class Scope(contextlib.ContextDecorator):
+    def __enter__(self):
+        return leaf(1)
+    def __exit__(self, *error):
+        return False
+@contextlib.contextmanager
+def scope():
+    yield leaf(2)
+@Scope()
+def by_class(x):
+    return x
+@scope()
+def by_function(x):
+    return x
+"""
+
+
+@pytest.mark.parametrize("run", ["by_class", "by_function"])
+def test_editing_a_context_around_argument_run_is_a_change(load, run: str) -> None:
+    before = source_text(getattr(load(DECORATED_BY_CONTEXT), run))
+    assert before is not None
+    assert source_text(getattr(load(DECORATED_BY_CONTEXT), run)) == before
+    assert source_text(getattr(load(DECORATED_BY_CONTEXT.replace("x + 1", "x + 10")), run)) != before
 
 
 DECORATED_LAMBDA = """

@@ -46,7 +46,7 @@ def test_a_quiet_run_shows_crashed_workers_and_recovered_tunings() -> None:
     ]
 
 
-def test_a_quiet_gated_run_has_a_summary_only_if_it_asked_nothing() -> None:
+def test_a_quiet_gated_run_shows_only_that_no_test_asked() -> None:
     only_hits = result(loaded=(("cache.pb", 1),), rows=(row(Outcome.HIT),))
     no_lookups = result(loaded=(("cache.pb", 1),))
 

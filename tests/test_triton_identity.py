@@ -600,6 +600,7 @@ class Chain:
     functions: tuple = (double,)
 class Pair(typing.NamedTuple):
     size: int = 1
+    dtype: str = "fp16"
     @property
     def half(self):
         return self.size * 2

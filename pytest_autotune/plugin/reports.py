@@ -210,15 +210,15 @@ def _build_gate_report(result: RunResult) -> pytest.TestReport | None:
         summary = [line.word + line.text for line in render_section(result, verbosity=1)]
         failure = _JunitFailure("\n".join(summary))
         failure.reprcrash = SimpleNamespace(message=to_one_line("; ".join(result.failures)))
-        return _build_junit_report("failed", failure, "call")
+        return _build_junit_report("failed", failure)
     # The gate of --autotune-on-miss=error has no limit. If it judges nothing, it has a reason, as any other gate.
     skip_reasons = [gate.skip_reason for gate in result.gates if gate.skip_reason]
     if skip_reasons:
         # Pytest's form of a skip: path, line, reason.
         skip = (_JUNIT_CLASS, 0, to_one_line("; ".join(skip_reasons)))
-        return _build_junit_report("skipped", skip, "call")
+        return _build_junit_report("skipped", skip)
     if any(gate.limit or gate.fail_on_unused for gate in result.gates):
-        return _build_junit_report("passed", None, "call")
+        return _build_junit_report("passed", None)
     return None
 
 
@@ -230,10 +230,10 @@ def _find_junit_plugin(config: pytest.Config) -> Any:
     return None
 
 
-def _build_junit_report(outcome: Any, longrepr: Any, phase: Any) -> pytest.TestReport:
+def _build_junit_report(outcome: Any, longrepr: Any) -> pytest.TestReport:
     """Return the report that pytest would make of a test case ``gate``."""
     location = (_JUNIT_CLASS, None, "gate")
-    return pytest.TestReport(f"{_JUNIT_CLASS}::gate", location, {}, outcome, longrepr, phase)
+    return pytest.TestReport(f"{_JUNIT_CLASS}::gate", location, {}, outcome, longrepr, "call")
 
 
 class _JunitFailure(str):

@@ -325,6 +325,7 @@ def _describe_gpus_without_entries(gpus: Collection[Device], asked_gpus: Collect
     """Return the failure of a run that asked for kernels only on GPUs for which the caches have no entries.
 
     :param gpus: the GPUs for which the caches have entries.
+    :param asked_gpus: the GPUs on which tests asked for kernels.
     """
     names = _join_names(device.name for device in gpus)
     asked_names = _join_names(device.name for device in asked_gpus)

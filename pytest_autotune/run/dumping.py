@@ -292,7 +292,7 @@ def _keep_for_next_run(folder: RunFolder, collected: Collected) -> str:
     reason = "the run has no log"
     if error:
         reason = f"the log cannot be written: {error}"
-    lost = f"{len(lost_entries)} of {len(tuned_entries)} tunings are lost ({reason})"
+    message = f"{len(lost_entries)} of {len(tuned_entries)} tunings are lost ({reason})"
     if lost_entries == tuned_entries:
-        return lost
-    return f"{lost}; the next run with this dump path writes the others"
+        return message
+    return f"{message}; the next run with this dump path writes the others"

@@ -215,8 +215,8 @@ class Reporter:
     def enter_under_guard(self, tuner: str, context: AbstractContextManager[_T], default: _T) -> Iterator[_T]:
         """Enter a context of pytest-autotune, such as a lock, and yield its value.
 
-        An error of the code inside the context is raised as always. An error of entering or leaving the context is only
-        noted.
+        An error of the code inside the context is raised as always. An error that entering or leaving the context
+        raises is only noted.
 
         :param default: the value if the context cannot be entered.
         """

@@ -135,14 +135,17 @@ def list_sources(source: object, *callbacks: object) -> tuple[object, ...]:
     for callback in callbacks:
         if callback is None:
             continue
+        with UncacheableErrors():
+            callback = _replace_library_method(callback)
         if _is_class_of_user(_without_arguments(callback)):
             sources.append(callback)
             continue
         with UncacheableErrors():
             function = python_function(_find_kernel(callback))
         if function is None:
-            if _read_code_around_library(callback) is not None:
-                sources.append(callback)
+            code_of_user = _read_code_or_callback(callback)
+            if code_of_user is not None:
+                sources.append(code_of_user)
             continue
         if function.__code__.co_name == "<lambda>":
             sources += _list_sources_of_lambda(function) or [callback]
@@ -247,10 +250,16 @@ def read_source_argument(source: object) -> DigestedSource | None:
         content = source.read_bytes().replace(b"\r\n", b"\n")
         return _build_text_source(source.name, content.decode("utf-8", "surrogateescape"))
     with UncacheableErrors():
+        source = _replace_library_method(source)
         bound_kernel = _BoundKernel.build(source)
-    code_around_library = _read_code_around_library(source)
-    if code_around_library is not None:
-        return code_around_library
+    try:
+        code_of_user = _read_code_that_library_calls(source)
+    except NoDigestError:
+        raise
+    except UncacheableError:
+        return None
+    if code_of_user is not None:
+        return code_of_user
     root = _find_root(bound_kernel.kernel)
     if root is None and not is_instance(bound_kernel.kernel, ModuleType):
         # Not repr(): it may run code of the user.
@@ -267,11 +276,11 @@ def read_source_argument(source: object) -> DigestedSource | None:
     return combine_sources([kernel_source, code_in_arguments])
 
 
-def _read_code_around_library(source: object) -> DigestedSource | None:
-    """Return the source of the user's code in the object and in the arguments of a call, if the call is a library's.
+def _read_code_that_library_calls(source: object) -> DigestedSource | None:
+    """Return the source of the user's code that a callable of a library runs; None if there is none.
 
-    The code of the library says nothing about the object. ``torch.nn.Module.__call__`` calls the ``forward()`` of each
-    module, and ``map`` calls its first argument. None if the call is the user's, or if there is no code of the user.
+    The code of the library says nothing about it: ``torch.nn.Module.__call__`` calls the ``forward()`` of its object,
+    and ``map`` in a ``partial`` calls its first argument.
 
     :raises UncacheableError: if the source of a function cannot be read.
     """
@@ -279,15 +288,48 @@ def _read_code_around_library(source: object) -> DigestedSource | None:
     if type(callee) is FunctionType or _is_class_of_user(callee) or not callable(callee):
         return None
     function = python_function(_find_kernel(callee))
-    if function is not None and not (is_instance(callee, MethodType) and is_library_code(function)):
+    if function is not None and not (is_instance(callee, MethodType) and _is_whole_library_code(function)):
         return None
     values = _list_arguments(source)
+    owner: object = callee
     if is_instance(callee, MethodType):
-        values.append(callee.__self__)
-    elif not is_instance(callee, type):
-        values.append(callee)
+        owner = callee.__self__
+    if not is_instance(owner, type):
+        values.append(owner)
     with UncacheableErrors():
-        return read_code_in_values(values, root=None)
+        return read_code_in_values(values, root=type(owner))
+
+
+def _read_code_or_callback(callback: object) -> object:
+    """Return the source of the user's code that a library's callable runs; None if there is none.
+
+    If the source cannot be read, return the callback: later the same error is met, and reported.
+    """
+    try:
+        return _read_code_that_library_calls(callback)
+    except NoDigestError:
+        raise
+    except UncacheableError:
+        return callback
+
+
+def _replace_library_method(source: object) -> object:
+    """Return a class of the user in place of a library's method on it, such as the ``apply`` of an autograd function.
+
+    The method may call every method of the class. All other sources are returned as they are.
+    """
+    callee = _without_arguments(source)
+    if not is_instance(callee, MethodType) or not _is_class_of_user(callee.__self__):
+        return source
+    function = python_function(callee.__func__)
+    if function is None or not _is_whole_library_code(function):
+        return source
+    return partial(callee.__self__, *_list_arguments(source))
+
+
+def _is_whole_library_code(function: FunctionType) -> bool:
+    """Whether a function is a library's, and no decorator of the library such as ``contextmanager`` made it."""
+    return is_library_code(function) and not _list_inner_functions(function)
 
 
 def _find_root(kernel: object) -> FunctionType | type | None:
@@ -368,7 +410,7 @@ def _read_or_none(bound_kernel: _BoundKernel) -> DigestedSource | None:
             return read_class_source(kernel)
         if bound_kernel.owner_class is not _NO_CLASS and python_function(kernel) is not None:
             return read_method_source(kernel, bound_kernel.owner_class, bound_kernel.owner)
-        return read_source(kernel, carried=False, has_heuristics=True, is_kept=True)
+        return read_source(kernel, carried=False, includes_heuristics=True, is_kept=True)
     except NoDigestError:
         raise
     except (UncacheableError, OSError, TypeError, SyntaxError):

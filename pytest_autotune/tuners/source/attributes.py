@@ -54,7 +54,7 @@ def has_type(value: object, classes: frozenset[type]) -> bool:
 
 def is_scalar(value: object) -> bool:
     """Whether a value is None or a plain number, text or bool. It has no code and nothing inside."""
-    # For speed, this is has_type() in place: a fingerprint has hundreds of values.
+    # A copy of has_type(), for speed: a fingerprint has hundreds of values.
     cls = type(value)
     return type(cls) is type and cls in _SCALARS
 
@@ -297,9 +297,9 @@ def list_field_values(value: object) -> list[tuple[str, object]]:
 
 
 def list_constant_parts(value: object) -> list[object]:
-    """Return the values inside a value that cannot change; none for a value without parts.
+    """Return the items of a tuple or frozen set, the fields of a frozen dataclass's object, or an enum member's value.
 
-    Such a value is a tuple, a frozen set, an object of a frozen dataclass, or an enum's member, which has one value.
+    Other values have no parts.
     """
     if is_instance(value, enum.Enum):
         return [read_stored(value, "_value_")]

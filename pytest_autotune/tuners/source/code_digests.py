@@ -34,6 +34,7 @@ from pytest_autotune.tuners.source.attributes import (
     class_bases,
     class_name,
     find_in_class,
+    find_owner,
     is_dataclass_instance,
     is_descriptor,
     is_frozen,
@@ -64,9 +65,9 @@ from pytest_autotune.tuners.source.functions import (
     find_path,
     find_public_name,
     find_shortest_name,
+    is_builtin_function,
     is_callable_object,
     is_code,
-    is_compiled_function,
     is_dsl_wrapper,
     is_from_library,
     is_function_of_user,
@@ -128,9 +129,9 @@ def digest(text: str) -> str:
 class CodeDigests:
     """Computes the digests for one kernel, method or class: each function and class once, also in a recursion.
 
-    Adapters begin at :meth:`digest_function`, :meth:`digest_method`, :meth:`digest_class`, :meth:`describe_objects`,
-    :meth:`describe_code_in` or :meth:`describe_constant`. The text of a digest has a line for each value that the code
-    uses. The method that returns the text of a value depends on the place of the value:
+    Adapters begin at :meth:`digest_function`, :meth:`digest_kernel`, :meth:`digest_method`, :meth:`digest_class`,
+    :meth:`describe_objects`, :meth:`describe_code_in` or :meth:`describe_constant`. The text of a digest has a line for
+    each value that the code uses. The method that returns the text of a value depends on the place of the value:
 
     =============================  ==============================================  ====================================
     method                         called for                                      the text has
@@ -276,6 +277,9 @@ class CodeDigests:
             is_internal = is_library_function and is_from_library(value, self.libraries)
             if is_code(value):
                 text = self._describe_used_code(name, value, is_internal)
+            elif is_library_function and is_instance(value, ContextDecorator):
+                # The object of a decorator such as @Timed(), in the closure of the function that contextlib made.
+                text = self._describe_context(value)
             elif self._counts_plain_value(function, name, own_cells):
                 text = self._describe_used_plain_value(function, source, name, value, is_internal)
             else:
@@ -339,7 +343,7 @@ class CodeDigests:
         """
         if is_code(value) and not is_instance(value, ModuleType):
             return None
-        if is_compiled_function(value):
+        if is_builtin_function(value):
             return self._describe_value(value, name)
         return self.describe_code_in(value, _list_names_below(name, source.whole_names))
 
@@ -443,7 +447,7 @@ class CodeDigests:
         for name, value in list_values_in_class(cls, names, self._ignored):
             if value is type(result) and not self.libraries.has_code(value):
                 text = self._describe_constructor(value)
-            elif is_code(value) or is_compiled_function(value):
+            elif is_code(value) or is_builtin_function(value):
                 text = self._describe_attribute(name, value)
             else:
                 text = self.describe_code_in(value, _list_names_below(name, names))
@@ -507,7 +511,7 @@ class CodeDigests:
                 path = find_path(value, source.names) or name
                 text = self._describe_value(value, path) or self._describe_fixed_items(value)
             if text is None:
-                text = self._describe_code_behind(name, value, source)
+                text = self._describe_code_behind(find_path(value, source.names) or name, value, source)
             # A default that counts has a line in any case, also without a text.
             if counts or text is not None:
                 yield f"default {name}: {text}"
@@ -579,10 +583,10 @@ class CodeDigests:
         if is_instance(value, (MethodType, BuiltinMethodType)):
             text = self._describe_bound_method(value)
             if text is None and is_instance(value, MethodType):
-                text = self.describe_code_in(value.__func__)
+                text = self._describe_library_method(value)
             if text is not None:
                 return text
-        if is_compiled_function(value):
+        if is_builtin_function(value):
             return find_library_text(value, "", self.libraries)
         texts: list[str] = []
         if is_object_of_user(value, self.libraries):
@@ -596,6 +600,17 @@ class CodeDigests:
         if not texts:
             return None
         return ", ".join(texts)
+
+    def _describe_library_method(self, method: MethodType) -> str | None:
+        """Return the text of the user's code in a bound method of a library's object; None if there is none.
+
+        The name of the method is left out: decorators of a library keep their own methods, such as the ``clone`` of
+        ``torch.no_grad()``.
+        """
+        function = python_function(method.__func__)
+        if function is None or not is_from_library(function, self.libraries):
+            return self.describe_code_in(method.__func__)
+        return ", ".join(self._describe_code_of_user_inside(method.__func__, function)) or None
 
     def _describe_uses(self, uses: Iterable[ObjectUse]) -> list[str]:
         """Return a line for each piece of the user's code that other code reaches by some uses of objects."""
@@ -731,7 +746,7 @@ class CodeDigests:
     def _describe_code_in_member(self, member: object) -> str | None:
         """Return the text of the user's code in the value of an enum's member; None if there is none.
 
-        The code is that of a ``partial`` of a function, for example, or the class of a value that cannot change.
+        Such code is the function of a ``partial``, or the class of an object inside a tuple.
         """
         value = read_stored(member, "_value_")
         if self.describe_constant(value) is not None:
@@ -767,6 +782,9 @@ class CodeDigests:
         for name, field in sorted(class_attributes(cls).get("__dataclass_fields__", {}).items()):
             factory = python_function(field.default_factory)
             text = None
+            if is_instance(field.default_factory, type) and self.libraries.has_code(field.default_factory):
+                # The text of the class has the name of the library's class, such as list.
+                continue
             if factory is None:
                 text = self._describe_code_in_value(field.default_factory)
             elif not is_from_library(factory, self.libraries):
@@ -1116,7 +1134,11 @@ class CodeDigests:
         try:
             for name, attribute in list_stored_attributes(value):
                 is_assigned = self._ignored.has_object_attribute(value, type(value), name)
-                if is_assigned and self._is_object_or_module(attribute):
+                if is_assigned and not is_function_of_user(attribute, self.libraries):
+                    continue
+                owner = find_owner(type(value), name)
+                if owner is not None and self.libraries.has_code(owner):
+                    # A library's class fills its own attribute, as torch.nn.Module.compile() does.
                     continue
                 text = self._describe_stored(attribute, name)
                 if text is not None:
@@ -1142,19 +1164,22 @@ class CodeDigests:
         if is_instance(value, (type, MethodType)) or is_function_of_user(value, self.libraries):
             return self._describe_value(value, name)
         items = list_parts(value)
-        if not items:
-            text = self._describe_callable_object(value)
-            function = python_function(value)
-            if text is None and function is not None:
-                # Such as the wrapper of contextlib.contextmanager.
-                text = ", ".join(self._describe_code_of_user_inside(value, function)) or None
-            if text is None and (function is not None or is_compiled_function(value)):
-                text = self._describe_value(value, name)
+        if items:
+            texts = [self._describe_stored(item, "") for item in items]
+            if not any(texts):
+                return None
+            return f"({', '.join(text or '...' for text in texts)})"
+        text = self._describe_callable_object(value)
+        if text is not None:
             return text
-        texts = [self._describe_stored(item, "") for item in items]
-        if not any(texts):
-            return None
-        return f"({', '.join(text or '...' for text in texts)})"
+        function = python_function(value)
+        if function is None:
+            return self._describe_value(value, name) if is_builtin_function(value) else None
+        # Such as the wrapper of contextlib.contextmanager.
+        code_of_user = self._describe_code_of_user_inside(value, function)
+        if code_of_user:
+            return ", ".join(code_of_user)
+        return self._describe_value(value, name)
 
     def _describe_fixed_items(self, value: object) -> str | None:
         """Return the text of a tuple's items that cannot change, with ``...`` for each other item.
@@ -1185,25 +1210,28 @@ class CodeDigests:
         return f"{text} of {self.digest_class(cls)}"
 
     def _digest_classes_inside(self, constant: object) -> list[str]:
-        """Return the digests of the user's classes of the values inside a constant: of ``Tile`` for ``(Tile(64), 1)``.
+        """Return the digest of each class of the user that has an object inside a constant.
 
-        The code that uses the constant may call methods of these values.
+        For ``(Tile(64), 1)``, this is the class ``Tile``. The code that uses the constant may call methods of its
+        objects.
         """
-        # A dict, because several values may have one class. Another dict, because a value may contain itself.
-        digests: dict[str, None] = {}
-        read: dict[int, object] = {}
+        # By id, because a metaclass may have a hash of the user.
+        class_by_id: dict[int, type] = {}
+        # By id, because a value may contain itself.
+        read_values: dict[int, object] = {}
         pending = list_constant_parts(constant)
         while pending:
             value = unwrapped(pending.pop())
-            if is_scalar(value) or is_code(value) or id(value) in read:
+            if is_scalar(value) or is_code(value) or id(value) in read_values:
                 continue
-            read[id(value)] = value
+            read_values[id(value)] = value
             cls = type(value)
             if cls is not type(constant) and not self.libraries.has_code(cls):
-                digests[self.digest_class(cls)] = None
+                class_by_id[id(cls)] = cls
             pending += list_constant_parts(value)
-        # The order of a frozenset differs between processes.
-        return sorted(digests)
+        # The order of a frozenset differs between processes, and the digest of a class may contain another's.
+        classes = sorted(class_by_id.values(), key=find_public_name)
+        return sorted({self.digest_class(cls) for cls in classes})
 
     # Constants.
 

@@ -101,7 +101,7 @@ def _find_wrapped(value: object) -> object:
     # A class may have such an attribute, too. It is a class all the same.
     if is_instance(value, type):
         return None
-    # For speed: every lookup looks several times into a kernel of Triton.
+    # For speed: a lookup reads a Triton kernel several times.
     if class_module(type(value)).startswith("triton.runtime."):
         inner = own_attributes(value).get("fn")
         if inner is not None:
@@ -417,8 +417,11 @@ def is_library_callable(value: object) -> bool:
     return read_attribute(value, "__origin__") is None
 
 
-def is_compiled_function(value: object) -> bool:
-    """Whether a value is a function that is not written in Python: ``torch.exp``, ``math.sin``, ``numpy.exp``."""
+def is_builtin_function(value: object) -> bool:
+    """Whether a value is a library's function that is not written in Python and has a public name: ``torch.exp``.
+
+    A callable object of a library has no such name.
+    """
     return is_library_callable(value) and not is_code(value) and find_public_name(value) != ""
 
 

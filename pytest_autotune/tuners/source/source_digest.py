@@ -100,7 +100,7 @@ def source_digest(kernel: object, *, own_cells: bool = False, named: bool = True
         call of a tuner, such as a test's tensors in the closure of a callback.
     :raises UncacheableError: if the source of a function cannot be read.
     """
-    return read_source(kernel, own_cells=own_cells, named=named, carried=carried, has_heuristics=True).digest
+    return read_source(kernel, own_cells=own_cells, named=named, carried=carried, includes_heuristics=True).digest
 
 
 def source_parts(
@@ -111,7 +111,7 @@ def source_parts(
     The digest of a function does not cover the code that the function uses, so a changed function is the only changed
     part.
     """
-    return read_source(kernel, own_cells=own_cells, named=named, carried=carried, has_heuristics=True).parts
+    return read_source(kernel, own_cells=own_cells, named=named, carried=carried, includes_heuristics=True).parts
 
 
 @dataclass(frozen=True)
@@ -145,13 +145,13 @@ def read_source(
     own_cells: bool = False,
     named: bool = True,
     carried: bool = True,
-    has_heuristics: bool = False,
+    includes_heuristics: bool = False,
     is_kept: bool = False,
 ) -> DigestedSource:
     """Return the source of a kernel; see :func:`source_digest` for the other parameters and the errors.
 
-    :param has_heuristics: whether the functions of the kernel's ``triton.heuristics`` are included. The adapter of
-        Triton reads them itself.
+    :param includes_heuristics: whether the functions of the kernel's ``triton.heuristics`` count. False for Triton's
+        adapter, which reads them itself.
     :param is_kept: whether the caller keeps the source, and asks at later lookups whether its ``used_values`` still
         hold.
     """
@@ -161,7 +161,7 @@ def read_source(
         return _read_implementations(implementations, carried)
     with UncacheableErrors():
         for digests in list_passes(carried, function, is_kept):
-            if has_heuristics:
+            if includes_heuristics:
                 text = digests.digest_kernel(kernel, own_cells, named)
             else:
                 text = digests.digest_function(kernel, own_cells, named)

@@ -33,6 +33,7 @@ from pytest_autotune.devices import stream_is_capturing
 from pytest_autotune.tuners.shared.candidates import LaunchError
 from pytest_autotune.tuners.source.attributes import (
     find_in_class,
+    find_owner,
     is_dataclass_instance,
     is_instance,
     is_scalar,
@@ -322,7 +323,7 @@ def compute_identity(call: Call, function: FunctionType, configs: Sequence[Any],
         for config, params in zip(configs, distinct_params(configs), strict=True):
             # If the list holds the same candidate twice, Triton uses the first.
             config_by_params.setdefault(params, config)
-        source = _read_source(call.autotuner.fn, call.heuristics, key_values, _list_objects(call))
+        source = _read_source(call.autotuner.fn, call.heuristics, key_values, _list_argument_objects(call))
         fingerprint = [*_list_digest_values(call.autotuner, source), *_list_pruned_values(call.autotuner, configs)]
     except UncacheableError as error:
         return CallIdentity(problem, uncacheable=str(error))
@@ -526,7 +527,7 @@ def _select_before_model(autotuner: Any, configs: Sequence[Any]) -> Sequence[Any
     return list(autotuner.configs)
 
 
-def _list_objects(call: Call) -> list[object]:
+def _list_argument_objects(call: Call) -> list[object]:
     """Return the arguments of a call that may have methods of the user, such as an object of a frozen dataclass.
 
     Triton compiles the methods that the kernel calls. A function is left out, because it belongs to the key. A member
@@ -538,8 +539,9 @@ def _list_objects(call: Call) -> list[object]:
         value = unwrapped(arguments.get(name))
         if is_scalar(value) or is_instance(value, (int, float)):
             continue
-        # A tensor has no methods of the user. A dataclass of the user may have a dtype.
-        if hasattr(value, "dtype") and not is_dataclass_instance(value):
+        dtype_owner = find_owner(type(value), "dtype")
+        if dtype_owner is not None and not is_class_of_user(dtype_owner):
+            # A tensor has no methods of the user.
             continue
         if not is_code(value):
             objects.append(value)
