@@ -536,16 +536,19 @@ def _list_argument_objects(call: Call) -> list[object]:
     objects: list[object] = []
     arguments = call.named
     for name in call.autotuner.arg_names:
-        value = unwrapped(arguments.get(name))
-        if is_scalar(value) or is_instance(value, (int, float)):
+        argument = arguments.get(name)
+        if is_scalar(argument) or _is_tensor(argument):  # for speed: most arguments are scalars or tensors
             continue
-        dtype_owner = find_owner(type(value), "dtype")
-        if dtype_owner is not None and not is_class_of_user(dtype_owner):
-            # A tensor has no methods of the user.
-            continue
-        if not is_code(value):
+        value = unwrapped(argument)
+        if not is_scalar(value) and not is_instance(value, (int, float)) and not is_code(value):
             objects.append(value)
     return objects
+
+
+def _is_tensor(value: object) -> bool:
+    """Whether a value has the ``dtype`` of a library's class, as a tensor has. It has no methods of the user."""
+    dtype_owner = find_owner(type(value), "dtype")
+    return dtype_owner is not None and not is_class_of_user(dtype_owner)
 
 
 def _read_source(
