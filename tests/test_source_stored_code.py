@@ -479,6 +479,36 @@ def test_a_method_under_contextmanager_counts_without_its_class(load) -> None:
     assert source_text(load(ORDINARY.replace("yield 1", "yield 3")).managed) != before
 
 
+BEHIND_LIBRARIES = """
+import functools, torch
+from torch import exp as act
+def add(x):
+    return act(x) + 1
+class Net(torch.nn.Module):
+    def __init__(self, function):
+        super().__init__()
+        self.forward = function
+named = functools.partial(add, [1])
+named.__name__ = "named"
+net = Net(add)
+mapped = functools.partial(map, add)
+def with_partial(x):
+    return named(x)
+def with_net(x):
+    return net(x)
+run = RUN
+"""
+
+
+@pytest.mark.parametrize("run", ["mapped", "with_partial", "with_net"])
+@pytest.mark.parametrize(("old", "new"), [("import exp", "import log"), ("+ 1", "+ 10")])
+def test_code_behind_partials_and_modules_is_followed(load, run: str, old: str, new: str) -> None:
+    source = BEHIND_LIBRARIES.replace("RUN", run)
+    before = source_text(load(source, "suite").run)
+    assert source_text(load(source, "suite").run) == before
+    assert source_text(load(source.replace(old, new), "suite").run) != before
+
+
 def test_an_object_with_code_of_exec_has_no_source(load) -> None:
     source = "import torch\nspace = {}\nexec('def f(x): return x', space)\n"
     source += "class Net(torch.nn.Module):\n    def forward(self, x):\n        return space['f'](x)\n"

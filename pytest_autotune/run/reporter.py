@@ -216,11 +216,12 @@ class Reporter:
         """Enter a context of pytest-autotune, such as a lock, and yield its value.
 
         An error of the code inside the context is raised as always. An error that entering or leaving the context
-        raises is only noted.
+        raises is only noted. The context leaves without the error of the code inside.
 
         :param default: the value if the context cannot be entered.
         """
         value = default
+        # Not `with`: the guard is for entering and leaving the context, and not for the code inside it.
         exits = ExitStack()
         with self.guard(tuner, "the session"):
             value = exits.enter_context(context)

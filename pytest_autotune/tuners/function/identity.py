@@ -136,17 +136,18 @@ def list_sources(source: object, *callbacks: object) -> tuple[object, ...]:
         if callback is None:
             continue
         with UncacheableErrors():
-            callback = _replace_library_method(callback)
+            callback = _replace_method_by_class(callback)
         if _is_class_of_user(_without_arguments(callback)):
             sources.append(callback)
             continue
         with UncacheableErrors():
             function = python_function(_find_kernel(callback))
         if function is None:
-            code_of_user = _read_code_or_callback(callback)
+            code_of_user = _find_source_behind_library(callback)
             if code_of_user is not None:
                 sources.append(code_of_user)
             continue
+        # Not __name__: functools.wraps() gives a wrapper the name of the lambda inside.
         if function.__code__.co_name == "<lambda>":
             sources += _list_sources_of_lambda(function) or [callback]
         else:
@@ -250,10 +251,11 @@ def read_source_argument(source: object) -> DigestedSource | None:
         content = source.read_bytes().replace(b"\r\n", b"\n")
         return _build_text_source(source.name, content.decode("utf-8", "surrogateescape"))
     with UncacheableErrors():
-        source = _replace_library_method(source)
+        source = _replace_method_by_class(source)
         bound_kernel = _BoundKernel.build(source)
+    # A callable of a library, such as an object of a torch.nn.Module, has no function of its own to read.
     try:
-        code_of_user = _read_code_that_library_calls(source)
+        code_of_user = _read_code_behind_library(source)
     except NoDigestError:
         raise
     except UncacheableError:
@@ -276,11 +278,11 @@ def read_source_argument(source: object) -> DigestedSource | None:
     return combine_sources([kernel_source, code_in_arguments])
 
 
-def _read_code_that_library_calls(source: object) -> DigestedSource | None:
-    """Return the source of the user's code that a callable of a library runs; None if there is none.
+def _read_code_behind_library(source: object) -> DigestedSource | None:
+    """Return the source of the user's code behind a callable whose own code is a library's; None if there is none.
 
-    The code of the library says nothing about it: ``torch.nn.Module.__call__`` calls the ``forward()`` of its object,
-    and ``map`` in a ``partial`` calls its first argument.
+    ``torch.nn.Module.__call__`` calls the ``forward()`` of the user's object, and ``map`` in a ``partial`` calls its
+    first argument. The library's code tells nothing about the code that it calls.
 
     :raises UncacheableError: if the source of a function cannot be read.
     """
@@ -288,47 +290,58 @@ def _read_code_that_library_calls(source: object) -> DigestedSource | None:
     if type(callee) is FunctionType or _is_class_of_user(callee) or not callable(callee):
         return None
     function = python_function(_find_kernel(callee))
-    if function is not None and not (is_instance(callee, MethodType) and _is_whole_library_code(function)):
-        return None
+    if function is not None:
+        is_library_method = is_instance(callee, MethodType) and _wraps_nothing_of_user(function)
+        if not is_library_method:
+            # The source is the function itself.
+            return None
     values = _list_arguments(source)
+    root: type | None = None
+    # The object that the library's code calls.
     owner: object = callee
     if is_instance(callee, MethodType):
         owner = callee.__self__
     if not is_instance(owner, type):
         values.append(owner)
+        if _is_class_of_user(type(owner)):
+            root = type(owner)
     with UncacheableErrors():
-        return read_code_in_values(values, root=type(owner))
+        return read_code_in_values(values, root)
 
 
-def _read_code_or_callback(callback: object) -> object:
-    """Return the source of the user's code that a library's callable runs; None if there is none.
+def _find_source_behind_library(callback: object) -> object:
+    """Return the source of the user's code behind a callable of a library; None if there is none.
 
-    If the source cannot be read, return the callback: later the same error is met, and reported.
+    If the source of a function cannot be read, return the callback: :func:`read_source_argument` then returns None for
+    it, and the report says that there is no source.
+
+    :raises NoDigestError: if the code was edited after its import, or reading it fails.
     """
     try:
-        return _read_code_that_library_calls(callback)
+        return _read_code_behind_library(callback)
     except NoDigestError:
         raise
     except UncacheableError:
         return callback
 
 
-def _replace_library_method(source: object) -> object:
-    """Return a class of the user in place of a library's method on it, such as the ``apply`` of an autograd function.
+def _replace_method_by_class(source: object) -> object:
+    """Return ``partial(Attention, *args)`` for ``partial(Attention.apply, *args)``.
 
-    The method may call every method of the class. All other sources are returned as they are.
+    Such a method of a library on a class of the user may call any method of the class, so the class is the source.
+    Other sources are returned as they are.
     """
     callee = _without_arguments(source)
     if not is_instance(callee, MethodType) or not _is_class_of_user(callee.__self__):
         return source
     function = python_function(callee.__func__)
-    if function is None or not _is_whole_library_code(function):
+    if function is None or not _wraps_nothing_of_user(function):
         return source
     return partial(callee.__self__, *_list_arguments(source))
 
 
-def _is_whole_library_code(function: FunctionType) -> bool:
-    """Whether a function is a library's, and no decorator of the library such as ``contextmanager`` made it."""
+def _wraps_nothing_of_user(function: FunctionType) -> bool:
+    """Whether a function is a library's, and has no function of the user inside, as one of ``contextmanager`` has."""
     return is_library_code(function) and not _list_inner_functions(function)
 
 

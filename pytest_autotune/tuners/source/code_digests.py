@@ -586,6 +586,7 @@ class CodeDigests:
                 text = self._describe_library_method(value)
             if text is not None:
                 return text
+        # Such as torch.exp, which is a method of a module.
         if is_builtin_function(value):
             return find_library_text(value, "", self.libraries)
         texts: list[str] = []
@@ -604,11 +605,12 @@ class CodeDigests:
     def _describe_library_method(self, method: MethodType) -> str | None:
         """Return the text of the user's code in a bound method of a library's object; None if there is none.
 
-        The name of the method is left out: decorators of a library keep their own methods, such as the ``clone`` of
-        ``torch.no_grad()``.
+        The name of the method is left out, because it may be a detail of the library: the closure of a function under
+        ``torch.no_grad()`` has the method ``clone`` of torch's decorator.
         """
         function = python_function(method.__func__)
         if function is None or not is_from_library(function, self.libraries):
+            # The user has bound a function to the object.
             return self.describe_code_in(method.__func__)
         return ", ".join(self._describe_code_of_user_inside(method.__func__, function)) or None
 
@@ -1122,9 +1124,9 @@ class CodeDigests:
         return ", ".join(texts)
 
     def describe_stored_code(self, value: object) -> list[str]:
-        """Return ``name=text`` for each attribute of an object that holds code of the user, also in ``__slots__``.
+        """Return ``name=text`` for each attribute that an object stores, also in ``__slots__``, if its value has code.
 
-        An object or module in an attribute that a method assigns is left out: the method may run before the lookup or
+        If a method assigns the attribute, only a function of the user counts: the method may run before the lookup or
         after it.
         """
         if id(value) in self._open_objects:  # the object contains itself
@@ -1134,11 +1136,10 @@ class CodeDigests:
         try:
             for name, attribute in list_stored_attributes(value):
                 is_assigned = self._ignored.has_object_attribute(value, type(value), name)
-                if is_assigned and not is_function_of_user(attribute, self.libraries):
-                    continue
+                # Such as _compiled_call_impl, which torch.nn.Module.compile() assigns.
                 owner = find_owner(type(value), name)
-                if owner is not None and self.libraries.has_code(owner):
-                    # A library's class fills its own attribute, as torch.nn.Module.compile() does.
+                is_of_library = owner is not None and self.libraries.has_code(owner)
+                if (is_assigned or is_of_library) and not is_function_of_user(attribute, self.libraries):
                     continue
                 text = self._describe_stored(attribute, name)
                 if text is not None:
@@ -1149,13 +1150,10 @@ class CodeDigests:
             self._open_objects.discard(id(value))
         return texts
 
-    def _is_object_or_module(self, value: object) -> bool:
-        return is_instance(value, ModuleType) or is_object_of_user(value, self.libraries)
-
     def _describe_stored(self, value: object, name: str) -> str | None:
         """Return the text of the code in a value that an object stores; None if the digest needs no text of the value.
 
-        The text of a function or class of a library is its public name.
+        The text of a function or class of a library is its public name, or the user's code inside it.
 
         :param name: the name of the attribute; empty for an item of a tuple or an argument of a partial.
         """
@@ -1174,8 +1172,10 @@ class CodeDigests:
             return text
         function = python_function(value)
         if function is None:
-            return self._describe_value(value, name) if is_builtin_function(value) else None
-        # Such as the wrapper of contextlib.contextmanager.
+            if not is_builtin_function(value):
+                return None
+            return self._describe_value(value, name)
+        # A library's decorator may have made the function, as contextlib.contextmanager does.
         code_of_user = self._describe_code_of_user_inside(value, function)
         if code_of_user:
             return ", ".join(code_of_user)
@@ -1215,23 +1215,31 @@ class CodeDigests:
         For ``(Tile(64), 1)``, this is the class ``Tile``. The code that uses the constant may call methods of its
         objects.
         """
-        # By id, because a metaclass may have a hash of the user.
+        # By id, because a metaclass may have a hash of the user, and because a value may contain itself.
         class_by_id: dict[int, type] = {}
-        # By id, because a value may contain itself.
         read_values: dict[int, object] = {}
-        pending = list_constant_parts(constant)
+        constant = unwrapped(constant)
+        pending = self._list_constant_parts(constant)
         while pending:
             value = unwrapped(pending.pop())
             if is_scalar(value) or is_code(value) or id(value) in read_values:
                 continue
             read_values[id(value)] = value
             cls = type(value)
+            # The caller adds the class of the constant itself.
             if cls is not type(constant) and not self.libraries.has_code(cls):
                 class_by_id[id(cls)] = cls
-            pending += list_constant_parts(value)
-        # The order of a frozenset differs between processes, and the digest of a class may contain another's.
+            pending += self._list_constant_parts(value)
+        # The order of a frozenset differs between processes, and a digest may depend on the classes digested before.
         classes = sorted(class_by_id.values(), key=find_public_name)
         return sorted({self.digest_class(cls) for cls in classes})
+
+    def _list_constant_parts(self, value: object) -> list[object]:
+        """Return the parts of a constant of Python's, or of a type or tuple of Triton's."""
+        triton_items = list_triton_items(value)
+        if triton_items is None:
+            return list_constant_parts(value)
+        return [item for _, item in triton_items]
 
     # Constants.
 

@@ -420,9 +420,11 @@ def is_library_callable(value: object) -> bool:
 def is_builtin_function(value: object) -> bool:
     """Whether a value is a library's function that is not written in Python and has a public name: ``torch.exp``.
 
-    A callable object of a library has no such name.
+    A callable object of a library has no such name. A ``partial`` may have one that the user gave it.
     """
-    return is_library_callable(value) and not is_code(value) and find_public_name(value) != ""
+    if not is_library_callable(value) or is_code(value) or is_instance(value, partial):
+        return False
+    return find_public_name(value) != ""
 
 
 def is_from_library(value: object, libraries: Libraries) -> bool:

@@ -227,8 +227,8 @@ def _has_code(value: object) -> bool:
     if is_instance(value, dict):
         return any(_has_function(item) for item in dict.values(value))
     if is_dataclass_instance(value):
-        return any(python_function(item) is not None for _, item in list_field_values(value))
-    if is_class_of_user(type(value)) and any(python_function(item) for _, item in list_stored_attributes(value)):
+        return any(_has_function(item) for _, item in list_field_values(value))
+    if is_class_of_user(type(value)) and any(_has_function(item) for _, item in list_stored_attributes(value)):
         return True
     # An object that can be called, if its class is the user's.
     has_call_method = type(find_in_class(type(value), "__call__")) is FunctionType
@@ -530,8 +530,8 @@ def _select_before_model(autotuner: Any, configs: Sequence[Any]) -> Sequence[Any
 def _list_argument_objects(call: Call) -> list[object]:
     """Return the arguments of a call that may have methods of the user, such as an object of a frozen dataclass.
 
-    Triton compiles the methods that the kernel calls. A function is left out, because it belongs to the key. A member
-    of an IntEnum is left out, because Triton takes it for its number.
+    Triton compiles the methods that the kernel calls. Functions and classes are left out, because they belong to the
+    key. A member of an IntEnum is left out, because Triton takes it for its number.
     """
     objects: list[object] = []
     arguments = call.named
@@ -546,7 +546,10 @@ def _list_argument_objects(call: Call) -> list[object]:
 
 
 def _is_tensor(value: object) -> bool:
-    """Whether a value has the ``dtype`` of a library's class, as a tensor has. It has no methods of the user."""
+    """Whether the class of a library defines the ``dtype`` of a value, as for a tensor.
+
+    Triton compiles none of the methods of such a value.
+    """
     dtype_owner = find_owner(type(value), "dtype")
     return dtype_owner is not None and not is_class_of_user(dtype_owner)
 
