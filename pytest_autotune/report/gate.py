@@ -306,7 +306,7 @@ def describe_lost_gpus(reason: str, gpus: Collection[Device], lookups: Iterable[
 
     :param reason: why the GPU is probably lost, such as ``3 tests or files were skipped``.
     :param gpus: the GPUs for which the caches have entries.
-    :param lookups: of the run. If they asked on a GPU of another type, no GPU is lost, but the entries do not fit.
+    :param lookups: the lookups of the run. If they are for another GPU, the text says so in place of the reason.
     """
     if not reason or not gpus:
         return ""

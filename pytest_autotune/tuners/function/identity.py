@@ -121,8 +121,9 @@ _sources = _KeptSources()
 def list_sources(source: object, *callbacks: object) -> tuple[object, ...]:
     """Return the objects whose source a choice depends on: the argument ``source=``, else the callbacks.
 
-    A lambda is replaced by the user's functions that it calls and by the code that it reaches through objects, because
-    each test of a problem writes its own lambda. A lambda that calls no such function stays itself.
+    Each test may write its own lambda for the same problem, so the text of a lambda does not count. The user's
+    functions that it calls, and the code that it reaches through objects, stand for it. A lambda stays its own source
+    if it calls no function of the user, or if these functions are not all known.
 
     :param source: the argument ``source=``; None if the user did not pass it.
     :param callbacks: the callbacks of the search; None for a callback that the user did not pass.

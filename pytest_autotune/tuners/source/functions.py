@@ -121,12 +121,13 @@ def _find_wrapped(value: object) -> object:
 def is_decorator(cls: type) -> bool:
     """Whether an object of a class with an attribute such as ``fn`` stands for the function in this attribute.
 
-    An object of a library does. An object of the user does if it is used like a function or kernel. Otherwise it is an
-    object that merely stores a function: the members that the code names count.
+    An object of a library stands for it. An object of the user stands for it if its class can be called, indexed, run
+    or bound like a function or kernel. Otherwise the object merely stores a function: the members that the code names
+    count.
     """
     for name in _USES_OF_FUNCTIONS:
         owner = find_owner(cls, name)
-        # A torch.nn.Module of the user is called, and its method forward() runs.
+        # A torch.nn.Module of the user is called, and its method forward() runs. So the __call__ of torch says nothing.
         if owner is not None and class_module(owner).partition(".")[0] != "torch":
             return True
     return not is_class_of_user(cls)
