@@ -641,6 +641,25 @@ def test_editing_code_of_an_argument_makes_the_entry_stale(
         assert outcome_after(before, after, *tensors(), first, arguments=(*tensors(), other)) == expected
 
 
+TENSOR_WRAPPER = """
+class Wrapper:
+    def __init__(self, tensor):
+        self.tensor, self.dtype = tensor, tensor.dtype
+    def data_ptr(self):
+        return self.tensor.data_ptr() + 0
+"""
+
+
+def test_editing_the_class_of_a_tensor_wrapper_is_no_change(outcome_after, load) -> None:  # noqa: F811
+    """Triton takes its pointer and compiles none of its methods."""
+    x, y, n = tensors()
+    first = load(TENSOR_WRAPPER, "suite").Wrapper(x)
+    edited = load(TENSOR_WRAPPER.replace("+ 0", "+ 1"), "suite").Wrapper(x)
+
+    before, after = empty(bench()), empty(bench())
+    assert outcome_after(before, after, first, y, n, arguments=(edited, y, n)) == "hit"
+
+
 class LargeSeed(enum.IntEnum):
     EVEN = 2**60
     ODD = 2**60 + 1

@@ -546,12 +546,14 @@ def _list_argument_objects(call: Call) -> list[object]:
 
 
 def _is_tensor(value: object) -> bool:
-    """Whether the class of a library defines the ``dtype`` of a value, as for a tensor.
+    """Whether a value is a tensor, or the user's own wrapper of a tensor. Triton compiles none of its methods.
 
-    Triton compiles none of the methods of such a value.
+    The class of a tensor's library defines ``dtype``. Triton takes every value with a ``data_ptr`` for a pointer.
     """
     dtype_owner = find_owner(type(value), "dtype")
-    return dtype_owner is not None and not is_class_of_user(dtype_owner)
+    if dtype_owner is not None and not is_class_of_user(dtype_owner):
+        return True
+    return find_owner(type(value), "data_ptr") is not None
 
 
 def _read_source(
