@@ -539,14 +539,6 @@ def by_function(x):
 """
 
 
-@pytest.mark.parametrize("run", ["by_class", "by_function"])
-def test_editing_a_context_around_argument_run_is_a_change(load, run: str) -> None:
-    before = source_text(getattr(load(DECORATED_BY_CONTEXT), run))
-    assert before is not None
-    assert source_text(getattr(load(DECORATED_BY_CONTEXT), run)) == before
-    assert source_text(getattr(load(DECORATED_BY_CONTEXT.replace("x + 1", "x + 10")), run)) != before
-
-
 DECORATED_LAMBDA = """
 import contextlib, functools
 def leaf(x):
@@ -564,12 +556,21 @@ def launch(x):
 """
 
 
-@pytest.mark.parametrize("run", ["launch", "wrapped", "scope"])
-def test_editing_what_a_wrapped_lambda_calls_is_a_source_change(load, run: str) -> None:
-    before = source_text(getattr(load(DECORATED_LAMBDA), run))
+@pytest.mark.parametrize(
+    ("source", "run"),
+    [
+        (DECORATED_BY_CONTEXT, "by_class"),
+        (DECORATED_BY_CONTEXT, "by_function"),
+        (DECORATED_LAMBDA, "launch"),
+        (DECORATED_LAMBDA, "wrapped"),
+        (DECORATED_LAMBDA, "scope"),
+    ],
+)
+def test_editing_what_a_decorator_leads_to_is_a_source_change(load, source: str, run: str) -> None:
+    before = source_text(getattr(load(source), run))
     assert before is not None
-    assert source_text(getattr(load(DECORATED_LAMBDA), run)) == before
-    assert source_text(getattr(load(DECORATED_LAMBDA.replace("x + 1", "x + 10")), run)) != before
+    assert source_text(getattr(load(source), run)) == before
+    assert source_text(getattr(load(source.replace("x + 1", "x + 10")), run)) != before
 
 
 WHOLE_OBJECT = """
