@@ -530,6 +530,9 @@ class Launches:
     def class_method(cls, config: int) -> int:
         return other(config)
 
+    lambda_method = lambda self, config: calls(self.method(config))  # noqa: E731
+    lambda_class_method = classmethod(lambda cls, config: calls(cls.class_method(config)))
+
 
 bound_method = Launches().method
 bound_class_method = Launches.class_method
@@ -544,8 +547,24 @@ partial_function = partial(distance, 2)
         lambda config: bound_method(calls(config)),
         lambda config: bound_class_method(calls(config)),
         lambda config: partial_function(calls(config)),
+        partial(lambda function, config: calls(function(config)), other),
+        partial(lambda config, function: calls(function(config)), function=bound_method),
+        partial(lambda launches, config: calls(launches.method(config)), Launches()),
+        Launches().lambda_method,
+        Launches.lambda_class_method,
     ],
-    ids=["singledispatch", "contextmanager", "method", "classmethod", "partial"],
+    ids=[
+        "singledispatch",
+        "contextmanager",
+        "method",
+        "classmethod",
+        "partial",
+        "argument",
+        "method as argument",
+        "object as argument",
+        "lambda as method",
+        "lambda as classmethod",
+    ],
 )
 def test_editing_any_callable_in_a_lambda_is_a_source_change(monkeypatch: pytest.MonkeyPatch, run: Any) -> None:
     """A lambda that calls a plain function, too, does not drop the other callable."""

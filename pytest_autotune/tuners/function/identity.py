@@ -149,28 +149,38 @@ def list_sources(source: object, *callbacks: object) -> tuple[object, ...]:
                 sources.append(code_of_user)
             continue
         # Not __name__: functools.wraps() gives a wrapper the name of the lambda inside.
-        if function.__code__.co_name == "<lambda>":
-            sources += _list_sources_of_lambda(function) or [callback]
+        is_lambda = function.__code__.co_name == "<lambda>"
+        # A lambda in the body of a class is a method, which may use members of its object.
+        if is_lambda and not is_instance(_without_arguments(callback), MethodType):
+            sources += _list_sources_of_lambda(callback, function) or [callback]
         else:
             sources.append(callback)
     return tuple(sources)
 
 
-def _list_sources_of_lambda(function: FunctionType) -> list[object]:
-    """Return the sources that stand for a lambda; none if the lambda has to stay its own source."""
+def _list_sources_of_lambda(callback: object, function: FunctionType) -> list[object]:
+    """Return the sources that stand for a lambda; none if the lambda has to stay its own source.
+
+    :param callback: the lambda, or a ``partial`` with the lambda and arguments.
+    :param function: the lambda itself.
+    """
     try:
         called_functions = _list_called_functions(function)
         # The functions are not all known, or the lambda calls none.
         if not called_functions:
             return []
         code_in_objects = read_code_in_objects(function)
+        code_in_arguments = read_code_in_values(_list_arguments(callback), function)
     except Exception:
         # An object that the lambda names has raised the error. The digest of the lambda meets the same error, and there
         # the error is reported.
         return []
-    if code_in_objects is None:
-        return called_functions
-    return [*called_functions, code_in_objects]
+    sources = called_functions
+    if code_in_objects is not None:
+        sources.append(code_in_objects)
+    if code_in_arguments is not None:
+        sources.append(code_in_arguments)
+    return sources
 
 
 def _list_called_functions(function: FunctionType) -> list[object] | None:
