@@ -457,3 +457,14 @@ def test_a_bound_method_of_a_class_has_one_digest_in_all_pythons(load: Load, use
     module = load(source)
     assert not is_descriptor(module.base.go)
     assert source_digest(load(source.replace("x + 1", "x + 2")).kernel) != source_digest(module.kernel)
+
+
+def test_functions_that_one_factory_of_torch_made_have_two_digests(load: Load) -> None:
+    """Their ``__qualname__`` is that of the function inside the factory."""
+    pytest.importorskip("torch")
+    source = "from torch.nn.functional import max_pool1d as pool\ndef kernel(x):\n    return pool(x)\n"
+    other = source.replace("max_pool1d", "max_pool2d")
+    assert source_digest(load(source).kernel) != source_digest(load(other).kernel)
+    # The name in the source is the function's own name, so the digest needs no other.
+    parts = source_parts(load("import torch.nn.functional as F\ndef kernel(x):\n    return F.max_pool1d(x)\n").kernel)
+    assert list(parts) == ["kernel"]

@@ -488,11 +488,23 @@ def find_public_name(code: object) -> str:
     # In typing, the version of Python decides which names are classes. A digest must not depend on the version.
     if not is_instance(module, str) or module == "typing":
         return ""
-    if type(code) is FunctionType:
-        name = code.__qualname__
-    elif is_instance(code, type):
-        name = class_name(code)
+    if not _is_made_for_module(code, module, name):
+        if type(code) is FunctionType:
+            name = code.__qualname__
+        elif is_instance(code, type):
+            name = class_name(code)
     return f"{_public_module(module)}.{name}"
+
+
+def _is_made_for_module(code: object, module: str, name: str) -> bool:
+    """Whether a function of a library made a function or class, and the library's module has it under its name.
+
+    The ``__qualname__`` of ``torch.nn.functional.max_pool2d`` is ``boolean_dispatch.<locals>.fn``, as is that of
+    ``max_pool1d``.
+    """
+    if "<locals>" not in str(read_stored(code, "__qualname__")):
+        return False
+    return is_instance(sys.modules.get(module), ModuleType) and module_attributes(sys.modules[module]).get(name) is code
 
 
 def _find_method_name(method: object, name: str) -> str:
