@@ -9,6 +9,7 @@ from types import ModuleType
 
 import pytest
 
+from pytest_autotune.tuners.function.identity import list_sources, source_text
 from pytest_autotune.tuners.source import module_text
 from pytest_autotune.tuners.source.attributes import is_descriptor
 from pytest_autotune.tuners.source.source_digest import (
@@ -468,3 +469,131 @@ def test_functions_that_one_factory_of_torch_made_have_two_digests(load: Load) -
     # The name in the source is the function's own name, so the digest needs no other.
     parts = source_parts(load("import torch.nn.functional as F\ndef kernel(x):\n    return F.max_pool1d(x)\n").kernel)
     assert list(parts) == ["kernel"]
+
+
+#: The module makes all of these functions when it is imported.
+MADE_BY_IMPORT = """
+import functools
+LIMIT = 2
+def make_scale(factor):
+    def scaled(x):
+        return x * factor
+    return scaled
+def scaled_by(factor):
+    def decorate(function):
+        @functools.wraps(function)
+        def wrapper(*args):
+            return function(*args) * factor
+        return wrapper
+    return decorate
+scale = make_scale(2)
+scale_twice = make_scale(scale)
+pair = (make_scale(2), [])
+filled = functools.partial(make_scale(2), 3)
+@scaled_by(2)
+def decorated(x):
+    return x
+def with_default(x, limit=LIMIT):
+    return x + limit
+def limited(x):
+    return with_default(x)
+class Steps:
+    made = make_scale(2)
+    @scaled_by(2)
+    def decorated(self, x):
+        return x
+    def with_default(self, x, limit=LIMIT):
+        return x + limit
+steps = Steps()
+"""
+
+
+@pytest.mark.parametrize(
+    "run",
+    [
+        "def run(x): return scale(x)",
+        "def run(x): return scale_twice(x)",
+        "def run(x): return pair[0](x)",
+        "def run(x): return filled(x)",
+        "def run(x): return decorated(x)",
+        "def run(x): return limited(x)",
+        "def run(x): return steps.decorated(x)",
+        "def run(x): return steps.made(x)",
+        "def run(x): return steps.with_default(x)",
+        "def run(x): return Steps.made(x)",
+        "run = lambda x: scale(x)",
+        "run = lambda x: steps.decorated(x) + limited(x)",
+        "run = scale",
+        "run = decorated",
+        "run = with_default",
+        "run = steps.decorated",
+        "run = steps.with_default",
+        "run = functools.partial(scale, 3)",
+    ],
+)
+def test_editing_a_value_that_a_function_of_a_module_carries_counts(load: Load, run: str) -> None:
+    """The values in its closure, of its decorators and of its defaults count as the values of globals do."""
+    source = MADE_BY_IMPORT + run
+    before = digest_of_run(load(source))
+    assert digest_of_run(load(source)) == before
+    if "default" in run or run.endswith("limited(x)"):
+        edited = source.replace("LIMIT = 2", "LIMIT = 3")
+    else:
+        edited = source.replace("make_scale(2)", "make_scale(3)").replace("scaled_by(2)", "scaled_by(3)")
+    assert digest_of_run(load(edited)) != before
+
+
+def digest_of_run(module: ModuleType) -> list[str | None]:
+    return [source_text(source) for source in list_sources(None, module.run)]
+
+
+@pytest.mark.parametrize(
+    "run",
+    [
+        "scaled",
+        "helper",
+        "lambda x: limited(scaled(x))",
+        "Steps().made",
+        "Steps().decorated",
+        "functools.partial(scaled, 2)",
+    ],
+)
+def test_values_that_functions_of_a_test_carry_are_left_out(load: Load, run: str) -> None:
+    """A test may carry its tensors, the path of its folder, or a parameter that stands in the key."""
+    source = f"""
+def test(size):
+    scaled = make_scale(size)
+    def helper(x, limit=size):
+        return scaled(x) + size
+    class Steps:
+        made = make_scale(size)
+        @scaled_by(size)
+        def decorated(self, x):
+            return x * size
+    return {run}
+"""
+    module = load(MADE_BY_IMPORT + source)
+    assert len({tuple(map(source_text, list_sources(None, module.test(size)))) for size in (2, 3)}) == 1
+
+
+def test_what_may_change_in_the_closure_of_a_helper_is_left_out(load: Load) -> None:
+    module = load("""
+import functools
+def counted(function):
+    calls, seen, size = 0, [], 2
+    @functools.wraps(function)
+    def wrapper(x):
+        nonlocal calls
+        calls += 1
+        seen.append(x)
+        return function(x) * size
+    return wrapper
+@counted
+def helper(x):
+    return x
+def run(x, memo={}):
+    return helper(x)
+""")
+    before = digest_of_run(module)
+    module.run(1)
+    assert digest_of_run(module) == before

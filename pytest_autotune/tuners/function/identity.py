@@ -4,8 +4,9 @@ A *source* is anything that ``source=`` takes: a function, a class, a text, the 
 default, the callbacks ``run`` and ``compile`` are the sources.
 
 A digest of source follows names, by the rule of :mod:`pytest_autotune.tuners.source.source_digest`. It also leaves out
-the values that belong to one call: values in closures and defaults, the arguments of a ``partial``, the object of a
-method. A function that is a value of a key or of a configuration includes these values (:mod:`.carried`).
+the values that belong to one call: values in closures and defaults of functions that a test makes, the arguments of a
+``partial``, the object of a method. A function that is a value of a key or of a configuration includes these values
+(:mod:`.carried`).
 """
 
 from __future__ import annotations

@@ -152,7 +152,8 @@ class CodeDigests:
 
     Each of these methods returns None if the digest needs no text of the value, or can have none.
 
-    :param carried: whether plain values in closures and defaults count.
+    :param carried: whether plain values in all closures and defaults count. False for a callback of a test: such values
+        count then only in code of a module, see :meth:`in_code_of_module`.
     :param root: the function or class that the digest is for; None for a value.
     :param ignored: the names whose values do not count, because digested functions assign them; see
         :func:`list_passes`.
@@ -170,10 +171,14 @@ class CodeDigests:
         #: The names that the functions digested so far assign.
         self.assigned = AssignedNames()
         self._carried = carried
+        #: Whether code of a module is being described now.
+        self._is_in_code_of_module = False
         #: Whether values in closures without a stable form are left out now.
         self._has_open_values = False
         #: The digest of each function and class, by the id of the object: a metaclass may have a hash of its own.
         self._digest_by_id: dict[int, str] = {}
+        #: The same for code of modules, while other code is being described, or the other way round.
+        self._other_digest_by_id: dict[int, str] = {}
         #: The objects of these ids. They stay alive, because Python gives the id of a dead object to a new object.
         self._read_objects: list[object] = []
         #: The ids of the objects whose attributes are being described now: an object may contain itself.
@@ -275,15 +280,17 @@ class CodeDigests:
         for name, value in list_used_values(function, source.names, self._ignored):
             # A value of the library itself, which a new version of the library may replace.
             is_internal = is_library_function and is_from_library(value, self.libraries)
-            if is_code(value):
-                text = self._describe_used_code(name, value, is_internal)
-            elif is_library_function and is_instance(value, ContextDecorator):
-                # The object of a decorator such as @Timed(), in the closure of the function that contextlib made.
-                text = self._describe_context(value)
-            elif self._counts_plain_value(function, name, own_cells):
-                text = self._describe_used_plain_value(function, source, name, value, is_internal)
-            else:
-                text = self._describe_code_behind(name, value, source)
+            is_global = _is_global(name, function)
+            with self.in_code_of_module(is_global):
+                if is_code(value):
+                    text = self._describe_used_code(name, value, is_internal)
+                elif is_library_function and is_instance(value, ContextDecorator):
+                    # The object of a decorator such as @Timed(), in the closure of the function that contextlib made.
+                    text = self._describe_context(value)
+                elif self._counts_plain_value(function, is_global, own_cells):
+                    text = self._describe_used_plain_value(function, source, name, value, is_internal)
+                else:
+                    text = self._describe_code_behind(name, value, source)
             if text is not None:
                 lines.append(f"{name}: {text}")
         return lines
@@ -321,7 +328,7 @@ class CodeDigests:
             # A function of a library has no text if its name in the source is clear, such as math.floor as `floor`.
             has_clear_name = is_from_library(value, self.libraries) and find_public_name(value) != ""
             is_open = name in function.__code__.co_freevars and not has_clear_name
-            if is_open and not self._has_open_values:
+            if is_open and self._carried and not self._has_open_values:
                 kind = class_name(type(value))
                 raise UncacheableError(f"{name} of {qualified_name(function)} is a {kind}, which has no stable form")
             text = self._describe_unstable(value)
@@ -347,14 +354,39 @@ class CodeDigests:
             return self._describe_value(value, name)
         return self.describe_code_in(value, _list_names_below(name, source.whole_names))
 
-    def _counts_plain_value(self, function: FunctionType, name: str, own_cells: bool) -> bool:
-        """Whether a value that is no function and no class counts, if a function uses it by this name."""
+    def _counts_plain_value(self, function: FunctionType, is_global: bool, own_cells: bool) -> bool:
+        """Whether a value that is no function and no class counts, if a function uses it by name."""
         if is_dsl_wrapper(function):
             # CuTe wraps the user's function. The plain values of the wrapper are CuTe's.
             return False
-        if name in function.__code__.co_freevars:
-            return own_cells and self._carried
-        return True
+        return is_global or (own_cells and self._counts_carried_values(function))
+
+    def _counts_carried_values(self, function: FunctionType) -> bool:
+        """Whether plain values in the closure and the defaults of a function count."""
+        if self._carried:
+            return True
+        # The values in the wrapper of a library's decorator are the library's.
+        return self._is_in_code_of_module and not self.libraries.has_file(function.__code__.co_filename)
+
+    @contextmanager
+    def in_code_of_module(self, is_reached_by_name: bool = True) -> Iterator[None]:
+        """Describe code that a global name or the body of a class leads to. All that this code uses belongs to it.
+
+        The import of a module makes such code, so the values in closures and defaults count, as globals do: the 2 in
+        ``scale = make_scale(2)``. A callback of a test may carry values of this test.
+
+        :param is_reached_by_name: False describes code of the same kind as the code around it.
+        """
+        if self._carried or self._is_in_code_of_module or not is_reached_by_name:
+            yield
+            return
+        self._is_in_code_of_module = True
+        self._digest_by_id, self._other_digest_by_id = self._other_digest_by_id, self._digest_by_id
+        try:
+            yield
+        finally:
+            self._digest_by_id, self._other_digest_by_id = self._other_digest_by_id, self._digest_by_id
+            self._is_in_code_of_module = False
 
     def _describe_imports(self, function: FunctionType, source: FunctionText) -> list[str]:
         """Return a line for each module of the user that a function imports in its body."""
@@ -505,15 +537,14 @@ class CodeDigests:
     def _describe_defaults(self, function: FunctionType, source: FunctionText) -> Iterator[str]:
         """Yield a line for each default that counts, or that leads to code of the user."""
         for name, value in list_defaults(function):
-            counts = self._carried or is_code(value)
+            has_line_in_any_case = is_code(value) or self._carried
             text = None
-            if counts:
+            if has_line_in_any_case or self._counts_carried_values(function):
                 path = find_path(value, source.names) or name
                 text = self._describe_value(value, path) or self._describe_fixed_items(value)
             if text is None:
                 text = self._describe_code_behind(find_path(value, source.names) or name, value, source)
-            # A default that counts has a line in any case, also without a text.
-            if counts or text is not None:
+            if has_line_in_any_case or text is not None:
                 yield f"default {name}: {text}"
 
     # Methods, and the objects that code takes members from.
@@ -529,7 +560,8 @@ class CodeDigests:
             return f"recursive method of {class_name(cls)}"
         self._open_methods.add(key)
         try:
-            lines = [self.digest_function(method)]
+            with self.in_code_of_module(_is_of_module(cls)):
+                lines = [self.digest_function(method)]
             lines += self._describe_uses(self._reached_objects.list_method_uses(method, cls, owner))
         finally:
             self._open_methods.discard(key)
@@ -560,11 +592,12 @@ class CodeDigests:
         source = read_function(function)
         self.used_values.add_function(function, function, source.names)
         texts = []
-        for name, value in [*list_used_values(function, source.names, self._ignored), *list_defaults(function)]:
-            text = self._describe_code_behind(name, value, source)
-            if text is not None:
-                texts.append(text)
-        return sorted(texts)
+        for name, value in list_used_values(function, source.names, self._ignored):
+            with self.in_code_of_module(_is_global(name, function)):
+                texts.append(self._describe_code_behind(name, value, source))
+        for name, value in list_defaults(function):
+            texts.append(self._describe_code_behind(name, value, source))
+        return sorted([text for text in texts if text is not None])
 
     def describe_code_in(self, value: object, names: Iterable[DottedName] = (WHOLE_OBJECT,)) -> str | None:
         """Return the text of the user's code that a function reaches through a value; None if there is none.
@@ -628,7 +661,8 @@ class CodeDigests:
                 if text is not None:
                     lines[f"{class_name(reached.cls)}.{reached.name}={text}"] = None
             else:
-                with self._in_module(find_module_of_class(reached.cls)):
+                in_code_of_module = self.in_code_of_module(_is_of_module(reached.cls))
+                with self._in_module(find_module_of_class(reached.cls)), in_code_of_module:
                     lines.update(dict.fromkeys(self._describe_member(reached)))
         return list(lines)
 
@@ -659,6 +693,10 @@ class CodeDigests:
 
     def digest_class(self, cls: type) -> str:
         """Return the digest of a class: its text, its bases, its methods and the values of its attributes."""
+        with self.in_code_of_module(_is_of_module(cls)):
+            return self._digest_class(cls)
+
+    def _digest_class(self, cls: type) -> str:
         if id(cls) in self._digest_by_id:
             return self._digest_by_id[id(cls)]
         name = class_name(cls)
@@ -1360,6 +1398,16 @@ def list_passes(carried: bool, root: FunctionType | type | None, is_kept: bool =
             return
         digests.assigned.add_all(ignored)
         ignored = digests.assigned
+
+
+def _is_of_module(cls: type) -> bool:
+    """Whether the import of a module makes a class. A class inside a function may belong to a test."""
+    return "<locals>" not in class_name(cls)
+
+
+def _is_global(name: str, function: FunctionType) -> bool:
+    """Whether a dotted name that a function uses begins with a global, and not with a variable of its closure."""
+    return name.partition(".")[0] not in function.__code__.co_freevars
 
 
 def _list_names_below(path: str, names: Iterable[DottedName]) -> list[DottedName]:

@@ -65,6 +65,7 @@ from pytest_autotune.tuners.source.code_text import UncacheableErrors
 from pytest_autotune.tuners.source.functions import (
     find_public_name,
     find_shortest_name,
+    is_in_module,
     list_implementations,
     python_function,
     qualified_name,
@@ -96,8 +97,9 @@ def source_digest(kernel: object, *, own_cells: bool = False, named: bool = True
     :param own_cells: whether plain values in the kernel's own closure count. They do not count if kernels of a factory
         share their source, and the key holds the values in which they differ.
     :param named: whether the kernel's own name counts. It does not count if a renamed kernel is the same kernel.
-    :param carried: whether plain values in closures and defaults count. False leaves out values that belong to a single
-        call of a tuner, such as a test's tensors in the closure of a callback.
+    :param carried: whether plain values in all closures and defaults count. False leaves out values that may belong to
+        a single call of a tuner, such as a test's tensors in the closure of a callback. Those in code of a module
+        count: in the functions and classes that its globals lead to.
     :raises UncacheableError: if the source of a function cannot be read.
     """
     return read_source(kernel, own_cells=own_cells, named=named, carried=carried, includes_heuristics=True).digest
@@ -160,11 +162,13 @@ def read_source(
     if implementations:
         return _read_implementations(implementations, carried)
     with UncacheableErrors():
+        is_of_module = not carried and is_in_module(kernel, function)
         for digests in list_passes(carried, function, is_kept):
-            if includes_heuristics:
-                text = digests.digest_kernel(kernel, own_cells, named)
-            else:
-                text = digests.digest_function(kernel, own_cells, named)
+            with digests.in_code_of_module(is_of_module):
+                if includes_heuristics:
+                    text = digests.digest_kernel(kernel, own_cells or is_of_module, named)
+                else:
+                    text = digests.digest_function(kernel, own_cells or is_of_module, named)
     return _build_source(text, digests)
 
 
@@ -210,7 +214,7 @@ def combine_sources(sources: Sequence[DigestedSource]) -> DigestedSource:
 
 
 def read_method_source(method: object, cls: type, owner: object) -> DigestedSource:
-    """Return the digest of a method and its parts. Plain values in closures and defaults are left out.
+    """Return the digest of a method and its parts. Plain values that functions of a test carry are left out.
 
     :param cls: the class of the object that the method is called with.
     :param owner: the object, for the code that it stores; None if it stores nothing.
@@ -223,7 +227,7 @@ def read_method_source(method: object, cls: type, owner: object) -> DigestedSour
 
 
 def read_class_source(cls: type) -> DigestedSource:
-    """Return the digest of a class and its parts. Plain values in closures and defaults are left out.
+    """Return the digest of a class and its parts. Plain values that functions of a test carry are left out.
 
     :raises UncacheableError: if the source of a function cannot be read.
     """
