@@ -415,6 +415,20 @@ def test_a_path_beside_a_module_is_equal_in_each_checkout(load: Load, used: str,
     assert source_digest(load(source.replace(old, new), "paths").work) != digest_here
 
 
+def test_a_path_that_a_function_carries_is_equal_in_each_checkout(load: Load) -> None:
+    """The module that made the function may be far from the module that gave it the path."""
+    load("def make_loader(folder):\n    return lambda name: folder + name\n", "loaders")
+    source = """
+import os
+from loaders import make_loader
+read = make_loader(os.path.dirname(__file__))
+def run(name):
+    return read(name)
+"""
+    assert digest_of_run(load(source)) == digest_of_run(load(source))
+    assert digest_of_run(load(source.replace("__file__", "'/opt/data/a'"))) != digest_of_run(load(source))
+
+
 def test_a_path_of_the_machine_stays_absolute_in_a_digest(
     load: Load, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -185,8 +185,8 @@ class CodeDigests:
         self._open_objects: set[int] = set()
         #: The same for callable objects whose stored objects are being described now.
         self._open_callables: set[int] = set()
-        #: The file of the module whose code is being described now; empty if the module has none.
-        self._module_file = ""
+        #: The files of the modules whose code is being described now, from the inside to the outside.
+        self._module_files: tuple[str, ...] = ()
         #: The bound methods that are being digested now, each as the ids of its function, class and object.
         self._open_methods: set[tuple[int, int, int]] = set()
         self.libraries = Libraries(root)
@@ -573,16 +573,17 @@ class CodeDigests:
     def _in_module(self, attributes: Mapping[str, object]) -> Iterator[None]:
         """Describe code of a module: texts that are paths count relative to the folder of this module.
 
+        A path that is not near this module may be near the module that uses the code: ``load = make_loader(HERE)``.
+
         :param attributes: the attributes of the module.
         """
-        outer_file, filename = self._module_file, attributes.get("__file__")
-        self._module_file = ""
+        outer_files, filename = self._module_files, attributes.get("__file__")
         if is_instance(filename, str):
-            self._module_file = filename
+            self._module_files = (filename, *outer_files)
         try:
             yield
         finally:
-            self._module_file = outer_file
+            self._module_files = outer_files
 
     def describe_objects(self, function: FunctionType) -> list[str]:
         """Return a text for each object that a function names, if the function reaches code of the user through it.
@@ -1314,9 +1315,10 @@ class CodeDigests:
                 function_digest = self.digest_function(value)
             return repr(("", "function", f"{qualified_name(function)}@{function_digest}"))
         if is_instance(value, str):
-            path = relative_path(str.__str__(value), self._module_file)
-            if path is not None:
-                return repr(("", "path", path))
+            for module_file in self._module_files:
+                path = relative_path(str.__str__(value), module_file)
+                if path is not None:
+                    return repr(("", "path", path))
         return repr(scalar_value("", value, dtype_apart=True).encoded)
 
     def _describe_collection(self, value: object) -> str | None:
