@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from pytest_autotune.cache.diff import ChangeKind, Diff, compare_caches, find_winner
 from pytest_autotune.cache.model import Cache, Candidate, Entry, Value, Versions
+from pytest_autotune.report.naming import describe_change
 from tests.entries import A100, H200, entry
 
 
@@ -107,6 +110,19 @@ def test_a_new_fastest_candidate_is_a_changed_choice() -> None:
 
     assert kinds([template(1.0)], [template(2.0)]) == [ChangeKind.TIME]
     assert kinds([template(1.0)], [template(9.0)]) == [ChangeKind.CHOICE]
+
+
+@pytest.mark.parametrize("is_first_failed", [True, False])
+def test_a_choice_beside_a_failed_search_is_shown_with_all_values(is_first_failed: bool) -> None:
+    failed = replace(entry(), choice=None, candidates=(Candidate(params=(Value("BLOCK", 8),), failed="invalid"),))
+    sides = [failed, entry(block=32)]
+    words = ["every candidate failed", "BLOCK=32"]
+    if not is_first_failed:
+        sides.reverse()
+        words.reverse()
+    (change,) = found(sides[:1], sides[1:]).changes
+
+    assert describe_change(change)[0] == " -> ".join(words)
 
 
 def test_changed_xla_bytes_are_a_changed_choice() -> None:

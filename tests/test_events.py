@@ -146,6 +146,20 @@ def test_tunings_of_a_run_that_still_lives_are_not_recovered(run: Callable[..., 
     assert asked_in(alive) == [("gw0", lookup())]
 
 
+def test_runs_at_the_same_time_have_a_log_folder_each(run: Callable[..., RunFolder]) -> None:
+    first, second = run(), run()
+
+    assert first.path is not None
+    assert second.path is not None
+    assert first.path != second.path
+
+
+def test_a_log_line_names_the_problem_of_its_entry_only_once() -> None:
+    line = lookup().to_event().encode()
+
+    assert line.count(f'"{lookup().problem.kernel}"') == 1
+
+
 def test_tunings_of_a_run_that_wrote_no_cache_are_recovered_once(run: Callable[..., RunFolder]) -> None:
     failed = run()
     failed.log("gw0").append(lookup().to_event())

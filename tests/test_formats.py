@@ -285,6 +285,7 @@ def test_an_invalid_textproto_value_is_reported_with_its_path(old, new, expected
         ({"key": [{"name": "M", "int": 2**63}]}, "entries[0].key[0].int: 9223372036854775808 where an integer"),
         ({"key": [{"name": "M", "int": 1, "text": ""}]}, "entries[0].key[0] has int and text"),
         ({"key": [{"name": "M", "float": "1.5"}]}, "entries[0].key[0].float: '1.5' where a number"),
+        ({"key": [{"name": "M", "float": 2**53 + 1}]}, "entries[0].key[0].float: 9007199254740993 where a number"),
         ({"key": [{"name": "M", "bool": 1}]}, "entries[0].key[0].bool: 1 where true or false belongs"),
         ({"key": {"M": 1}}, "entries[0].key: {'M': 1} where a list belongs"),
         ({"key": [None]}, "entries[0].key[0]: None where a mapping belongs"),
@@ -415,3 +416,18 @@ def test_the_faster_of_two_equal_entries_stays(other_choice: Candidate | None) -
 
     assert mapping.without_duplicates([MATMUL, other]) == (MATMUL,)
     assert mapping.without_duplicates([other, MATMUL]) == (MATMUL,)
+
+
+@every_format
+@pytest.mark.parametrize(("generation", "read"), [(2**31 - 1, 2**31 - 1), (2**31, 0)])
+def test_a_generation_beyond_the_last_one_is_read_as_0(format, generation: int, read: int) -> None:
+    """An entry of the last generation is replaced like any other, and one beyond it would never be replaced."""
+    data = encode(Cache((replace(MATMUL, generation=generation),)), format)
+    assert decode(data, format, "cache").entries[0].generation == read
+
+
+def test_only_a_small_file_in_another_format_is_told_to_be_renamed() -> None:
+    """A large file would take protobuf's parser a second per MiB."""
+    small, large = (b" " * size + encode(Cache((MATMUL,)), Format.JSON) for size in (0, 8 << 20))
+    assert "rename it" in refusal(small, Format.TEXT)
+    assert "rename it" not in refusal(large, Format.TEXT)

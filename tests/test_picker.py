@@ -281,6 +281,15 @@ def test_a_damaged_export_or_another_triton_version_warns_once(export: Export) -
     assert warned[0].startswith("lib.add: no choice can be picked (ValueError(")
 
 
+@pytest.mark.parametrize("triton", ["3.7.1", "3.8.0"])
+def test_each_triton_version_that_tuned_a_gpus_choices_picks_silently(export: Export, triton: str) -> None:
+    newer = replace(entry(65, 64), versions=Versions.parse("triton 3.8.0"))
+    exported = export(entry(64, 32), newer, triton=triton)
+
+    assert exported.pick(64) == ([32], [])
+    assert exported.pick(65) == ([64], [])
+
+
 def test_on_a_gpu_the_export_lacks_triton_tunes_with_a_warning(export: Export, monkeypatch: pytest.MonkeyPatch) -> None:
     blocks, warned = export(entry(64, 32), on=A100).pick(64)
     assert blocks == [16, 32, 64, 128]

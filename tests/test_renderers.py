@@ -169,6 +169,17 @@ def test_a_markdown_report_has_verdict_misses_changes_and_times() -> None:
     assert "`Re-run with --autotune-load=c to update the cache.`" in text
 
 
+def test_only_added_entries_are_changes_unless_all_entries_are_new() -> None:
+    """A first dump has no earlier choices to compare with."""
+    added = Change(ChangeKind.ADDED, None, Entry(Problem("toy", "lib.op", (Value("M", 1),), GPU)))
+
+    def changes(unchanged: int) -> tuple[Change, ...]:
+        return replace(changed(), merged=MergeResult(Cache(), changes=Diff((added,), unchanged))).changes.changes
+
+    assert changes(unchanged=0) == ()
+    assert changes(unchanged=1) == (added,)
+
+
 def test_the_markdown_report_names_all_versions_in_one_line() -> None:
     versions = {"triton": "triton 3.7.1, torch 2.13.0", "cute": "cutlass 4.8, torch 2.13.0"}
     parsed = {tuner: Versions.parse(text) for tuner, text in versions.items()}

@@ -535,14 +535,13 @@ steps = Steps()
         "def run(x): return steps.made(x)",
         "def run(x): return steps.with_default(x)",
         "def run(x): return Steps.made(x)",
-        "run = lambda x: scale(x)",
         "run = lambda x: steps.decorated(x) + limited(x)",
-        "run = scale",
+        "run = lambda x: decorated(x)",
         "run = decorated",
         "run = with_default",
         "run = steps.decorated",
         "run = steps.with_default",
-        "run = functools.partial(scale, 3)",
+        "run = functools.partial(decorated, 3)",
     ],
 )
 def test_editing_a_value_that_a_function_of_a_module_carries_counts(load: Load, run: str) -> None:
@@ -588,6 +587,28 @@ def test(size):
 """
     module = load(MADE_BY_IMPORT + source)
     assert len({tuple(map(source_text, list_sources(None, module.test(size)))) for size in (2, 3)}) == 1
+
+
+@pytest.mark.parametrize(
+    "helper",
+    [
+        "def helper(x, block=LIMIT):\n    return x + block",
+        "def helper(x):\n    return helper(x - 1) if x else scale(x)",
+        "@scaled_by(2)\ndef helper(x, block=LIMIT):\n    return decorated(x) + steps.decorated(x)",
+    ],
+)
+def test_a_helper_has_one_digest_however_a_test_reaches_it(load: Load, helper: str) -> None:
+    """A parametrized test has the helper in its closure, and another test has it as a global."""
+    source = f"""
+{helper}
+run = lambda x: helper(x)
+def by_closure(helper):
+    return lambda x: helper(x)
+"""
+    module = load(MADE_BY_IMPORT + source)
+    digests = digest_of_run(module)
+    assert digests == [source_text(module.helper)]
+    assert [source_text(called) for called in list_sources(None, module.by_closure(module.helper))] == digests
 
 
 def test_what_may_change_in_the_closure_of_a_helper_is_left_out(load: Load) -> None:

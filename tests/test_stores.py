@@ -18,7 +18,7 @@ from pytest_autotune.cache.errors import CacheError
 from pytest_autotune.cache.locations import MARKER
 from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem, Value
 from pytest_autotune.cache.stores import open_store, read_cache
-from pytest_autotune.cache.stores.writing import TEMPORARY, locked
+from pytest_autotune.cache.stores.writing import TEMPORARY, create_unused_path, locked
 from tests.stores import update_store
 
 H200 = Device("NVIDIA H200", "sm_90", 132)
@@ -282,6 +282,12 @@ def test_a_dump_keeps_an_unreadable_cache_and_writes_a_new_file(tmp_path, conten
     assert b'"sub"' in Path(second).read_bytes()
 
 
+def test_the_new_name_for_a_folder_is_the_first_unused_one(tmp_path):
+    for name in ("store.new", "store.new2"):
+        assert create_unused_path(tmp_path / "store", as_folder=True) == tmp_path / name
+        assert (tmp_path / name).is_dir()
+
+
 def test_a_dump_that_cannot_lock_the_cache_writes_a_new_file(tmp_path, monkeypatch):
     monkeypatch.setattr(stores.disk, "locked", partial(locked, timeout_s=0.1))
     path = tmp_path / "c.textproto"
@@ -471,6 +477,15 @@ def test_a_dump_keeps_a_user_file_named_like_the_lock_file(tmp_path):
     assert update(tmp_path / "c.textproto", adding(entry("add"))).beside
     assert lock.read_text() == "mine"
     assert (tmp_path / "c.textproto.new").read_text().count("entries {") == 1
+
+
+def test_a_dump_keeps_a_user_link_named_like_the_lock_file(tmp_path):
+    (tmp_path / "mine").write_text("")
+    lock = tmp_path / ".c.textproto.lock"
+    lock.symlink_to("mine")
+    assert update(tmp_path / "c.textproto", adding(entry("add"))).beside
+    assert lock.is_symlink()
+    assert (tmp_path / "c.textproto.new").exists()
 
 
 def test_the_lock_file_is_readable_and_writable_by_every_user(tmp_path):

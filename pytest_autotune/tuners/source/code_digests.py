@@ -153,7 +153,7 @@ class CodeDigests:
     Each of these methods returns None if the digest needs no text of the value, or can have none.
 
     :param carried: whether plain values in all closures and defaults count. False for a callback of a test: such values
-        count then only in code of a module, see :meth:`in_code_of_module`.
+        count then only in code of a module, see :meth:`_in_code_of_module`.
     :param root: the function or class that the digest is for; None for a value.
     :param ignored: the names whose values do not count, because digested functions assign them; see
         :func:`list_passes`.
@@ -209,6 +209,16 @@ class CodeDigests:
         :raises UncacheableError: if a source cannot be read, or a value in a closure has no stable form.
         """
         layers = list(list_layers(value))
+        function = layers[-1]
+        assert type(function) is FunctionType
+        with self._in_code_of_module(_is_outside_functions(function.__qualname__)):
+            return self._digest_function(value, layers, own_cells, named)
+
+    def _digest_function(self, value: object, layers: Sequence[object], own_cells: bool, named: bool) -> str:
+        """Return the digest of a function; see :meth:`digest_function`.
+
+        :param layers: the layers of ``value``. The last layer is the function.
+        """
         function = layers[-1]
         assert type(function) is FunctionType
         if id(function) in self._digest_by_id:
@@ -281,7 +291,7 @@ class CodeDigests:
             # A value of the library itself, which a new version of the library may replace.
             is_internal = is_library_function and is_from_library(value, self.libraries)
             is_global = _is_global(name, function)
-            with self.in_code_of_module(is_global):
+            with self._in_code_of_module(is_global):
                 if is_code(value):
                     text = self._describe_used_code(name, value, is_internal)
                 elif is_library_function and is_instance(value, ContextDecorator):
@@ -359,25 +369,29 @@ class CodeDigests:
         if is_dsl_wrapper(function):
             # CuTe wraps the user's function. The plain values of the wrapper are CuTe's.
             return False
-        return is_global or (own_cells and self._counts_carried_values(function))
-
-    def _counts_carried_values(self, function: FunctionType) -> bool:
-        """Whether plain values in the closure and the defaults of a function count."""
-        if self._carried:
+        if is_global:
             return True
-        # The values in the wrapper of a library's decorator are the library's.
+        if self._carried:
+            return own_cells
+        return self._is_value_of_module(function)
+
+    def _is_value_of_module(self, function: FunctionType) -> bool:
+        """Whether a value in the closure or in a default of a function comes from the import of a module of the user.
+
+        The values in the wrapper of a library's decorator are the library's.
+        """
         return self._is_in_code_of_module and not self.libraries.has_file(function.__code__.co_filename)
 
     @contextmanager
-    def in_code_of_module(self, is_reached_by_name: bool = True) -> Iterator[None]:
-        """Describe code that a global name or the body of a class leads to. All that this code uses belongs to it.
+    def _in_code_of_module(self, is_of_module: bool) -> Iterator[None]:
+        """Describe code of a module: it stands outside of functions, or a global name leads to it.
 
-        The import of a module makes such code, so the values in closures and defaults count, as globals do: the 2 in
-        ``scale = make_scale(2)``. A callback of a test may carry values of this test.
+        The import of a module makes such code and all that the code uses. So the values in closures and defaults count,
+        as globals do: the 2 in ``scale = make_scale(2)``. Other code may be of a test, and carry values of the test.
 
-        :param is_reached_by_name: False describes code of the same kind as the code around it.
+        :param is_of_module: False for code of the same kind as the code around it.
         """
-        if self._carried or self._is_in_code_of_module or not is_reached_by_name:
+        if self._carried or self._is_in_code_of_module or not is_of_module:
             yield
             return
         self._is_in_code_of_module = True
@@ -539,7 +553,7 @@ class CodeDigests:
         for name, value in list_defaults(function):
             has_line_in_any_case = is_code(value) or self._carried
             text = None
-            if has_line_in_any_case or self._counts_carried_values(function):
+            if has_line_in_any_case or self._is_value_of_module(function):
                 path = find_path(value, source.names) or name
                 text = self._describe_value(value, path) or self._describe_fixed_items(value)
             if text is None:
@@ -560,7 +574,7 @@ class CodeDigests:
             return f"recursive method of {class_name(cls)}"
         self._open_methods.add(key)
         try:
-            with self.in_code_of_module(_is_of_module(cls)):
+            with self._in_code_of_module(_is_outside_functions(class_name(cls))):
                 lines = [self.digest_function(method)]
             lines += self._describe_uses(self._reached_objects.list_method_uses(method, cls, owner))
         finally:
@@ -594,7 +608,7 @@ class CodeDigests:
         self.used_values.add_function(function, function, source.names)
         texts = []
         for name, value in list_used_values(function, source.names, self._ignored):
-            with self.in_code_of_module(_is_global(name, function)):
+            with self._in_code_of_module(_is_global(name, function)):
                 texts.append(self._describe_code_behind(name, value, source))
         for name, value in list_defaults(function):
             texts.append(self._describe_code_behind(name, value, source))
@@ -662,8 +676,8 @@ class CodeDigests:
                 if text is not None:
                     lines[f"{class_name(reached.cls)}.{reached.name}={text}"] = None
             else:
-                in_code_of_module = self.in_code_of_module(_is_of_module(reached.cls))
-                with self._in_module(find_module_of_class(reached.cls)), in_code_of_module:
+                code_of_module = self._in_code_of_module(_is_outside_functions(class_name(reached.cls)))
+                with self._in_module(find_module_of_class(reached.cls)), code_of_module:
                     lines.update(dict.fromkeys(self._describe_member(reached)))
         return list(lines)
 
@@ -694,7 +708,7 @@ class CodeDigests:
 
     def digest_class(self, cls: type) -> str:
         """Return the digest of a class: its text, its bases, its methods and the values of its attributes."""
-        with self.in_code_of_module(_is_of_module(cls)):
+        with self._in_code_of_module(_is_outside_functions(class_name(cls))):
             return self._digest_class(cls)
 
     def _digest_class(self, cls: type) -> str:
@@ -1402,9 +1416,12 @@ def list_passes(carried: bool, root: FunctionType | type | None, is_kept: bool =
         ignored = digests.assigned
 
 
-def _is_of_module(cls: type) -> bool:
-    """Whether the import of a module makes a class. A class inside a function may belong to a test."""
-    return "<locals>" not in class_name(cls)
+def _is_outside_functions(qualname: str) -> bool:
+    """Whether a function or class is defined outside of functions. Then the import of its module makes it.
+
+    :param qualname: its ``__qualname__``. That of a wrapper by ``functools.wraps()`` is that of the function inside.
+    """
+    return "<locals>" not in qualname
 
 
 def _is_global(name: str, function: FunctionType) -> bool:

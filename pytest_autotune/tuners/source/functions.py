@@ -362,14 +362,6 @@ def qualified_name(function: FunctionType) -> str:
     return f"{function.__module__}.{function.__qualname__}"
 
 
-def is_in_module(kernel: object, function: FunctionType) -> bool:
-    """Whether the module of a function has the function as a global, as after ``scale = make_scale(2)``.
-
-    :param kernel: the object that decorators made of the function, or the function itself.
-    """
-    return any(value is kernel for value in function.__globals__.values())
-
-
 def closure_cells(function: FunctionType) -> dict[str, object]:
     """Return the values that a function has from the functions around it, by name."""
     cells = {}

@@ -65,7 +65,6 @@ from pytest_autotune.tuners.source.code_text import UncacheableErrors
 from pytest_autotune.tuners.source.functions import (
     find_public_name,
     find_shortest_name,
-    is_in_module,
     list_implementations,
     python_function,
     qualified_name,
@@ -99,7 +98,7 @@ def source_digest(kernel: object, *, own_cells: bool = False, named: bool = True
     :param named: whether the kernel's own name counts. It does not count if a renamed kernel is the same kernel.
     :param carried: whether plain values in all closures and defaults count. False leaves out values that may belong to
         a single call of a tuner, such as a test's tensors in the closure of a callback. Those in code of a module
-        count: in the functions and classes that its globals lead to.
+        count, see :meth:`.CodeDigests._in_code_of_module`.
     :raises UncacheableError: if the source of a function cannot be read.
     """
     return read_source(kernel, own_cells=own_cells, named=named, carried=carried, includes_heuristics=True).digest
@@ -162,13 +161,11 @@ def read_source(
     if implementations:
         return _read_implementations(implementations, carried)
     with UncacheableErrors():
-        is_of_module = not carried and is_in_module(kernel, function)
         for digests in list_passes(carried, function, is_kept):
-            with digests.in_code_of_module(is_of_module):
-                if includes_heuristics:
-                    text = digests.digest_kernel(kernel, own_cells or is_of_module, named)
-                else:
-                    text = digests.digest_function(kernel, own_cells or is_of_module, named)
+            if includes_heuristics:
+                text = digests.digest_kernel(kernel, own_cells, named)
+            else:
+                text = digests.digest_function(kernel, own_cells, named)
     return _build_source(text, digests)
 
 
