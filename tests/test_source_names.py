@@ -429,6 +429,15 @@ def run(name):
     assert digest_of_run(load(source.replace("__file__", "'/opt/data/a'"))) != digest_of_run(load(source))
 
 
+def test_a_path_in_the_source_of_a_helper_stays_absolute(load: Load, tmp_path: Path) -> None:
+    """The path is near the module that uses the helper."""
+    folder = str(tmp_path)
+    load(f"ROOT = {folder!r}\ndef helper(n):\n    return ROOT\n", "helpers")
+    module = load("from helpers import helper\ndef run(n):\n    return helper(n)\n")
+    (tmp_path / "setup.py").touch()
+    assert source_parts(module.run)["ROOT"] == digest(str(immutable_text(folder)))
+
+
 def test_a_path_of_the_machine_stays_absolute_in_a_digest(
     load: Load, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

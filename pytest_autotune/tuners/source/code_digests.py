@@ -1329,10 +1329,9 @@ class CodeDigests:
                 function_digest = self.digest_function(value)
             return repr(("", "function", f"{qualified_name(function)}@{function_digest}"))
         if is_instance(value, str):
-            for module_file in self._module_files:
-                path = relative_path(str.__str__(value), module_file)
-                if path is not None:
-                    return repr(("", "path", path))
+            path = relative_path(str.__str__(value), self._module_files)
+            if path is not None:
+                return repr(("", "path", path))
         return repr(scalar_value("", value, dtype_apart=True).encoded)
 
     def _describe_collection(self, value: object) -> str | None:

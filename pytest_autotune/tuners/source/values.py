@@ -13,7 +13,7 @@ import enum
 import linecache
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -622,16 +622,30 @@ def scalar_value(name: str, value: object, dtype_apart: bool = False) -> Value:
 _PROJECT_FILES = ("pyproject.toml", "setup.py", "setup.cfg", "pytest.ini", "tox.ini", ".git")
 
 
-def relative_path(text: str, module_file: str) -> str | None:
+def relative_path(text: str, module_files: Iterable[str]) -> str | None:
     """Return a text that is a path, relative to the folder of a module: ``./a.cu`` for ``/repo/tests/a.cu``.
 
     None for other texts. Only the module's folder, the folders above it, and paths in it count as paths: such a text
     has the place of the checkout. A text that the source of the module contains is the same in each place. So are the
     folders of the machine.
 
-    :param module_file: ``/repo/tests/test_a.py``; empty if the module has no file.
+    :param module_files: ``/repo/tests/test_a.py`` and the like. The first module that the path is near to counts.
     """
-    if not os.path.isabs(text) or not os.path.isabs(module_file):
+    if not os.path.isabs(text):
+        return None
+    for module_file in module_files:
+        source = "".join(linecache.getlines(module_file))
+        if f'"{text}"' in source or f"'{text}'" in source:
+            return None
+        path = _relative_to_module(text, module_file)
+        if path is not None:
+            return path
+    return None
+
+
+def _relative_to_module(text: str, module_file: str) -> str | None:
+    """Return a path relative to the folder of a module; None if the path is not near this folder."""
+    if not os.path.isabs(module_file):
         return None
     folder = os.path.dirname(module_file)
     for base in (folder, os.path.realpath(folder)):
@@ -641,9 +655,6 @@ def relative_path(text: str, module_file: str) -> str | None:
         elif (base + os.sep).startswith(text.rstrip(os.sep) + os.sep) and _is_folder_of_project(text, base):
             path = os.path.relpath(text, base) + text[len(text.rstrip(os.sep)) :]
         if path is not None:
-            source = "".join(linecache.getlines(module_file))
-            if f'"{text}"' in source or f"'{text}'" in source:
-                return None
             return path.replace(os.sep, "/")
     return None
 
