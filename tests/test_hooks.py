@@ -13,8 +13,10 @@ from typing import Any, ClassVar
 import pytest
 import wrapt
 
+import pytest_autotune.cache
 from pytest_autotune.cache.index import EntryIndex
 from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem
+from pytest_autotune.plugin import _forget_removed_modules
 from pytest_autotune.run.session import Job, Session, Suite
 from pytest_autotune.tuners import TUNERS, BuiltInTuner
 from pytest_autotune.tuners.hooks import Hooks
@@ -253,3 +255,16 @@ def test_find_definer_returns_the_base_class_defining_a_method() -> None:
 def test_patching_a_missing_method_raises_an_error_with_its_name() -> None:
     with pytest.raises(HookError, match=r"^torch \S+ has no TritonScheduling\.generate\(\)$"):
         find_definer(TritonScheduling, "generate", "torch")
+
+
+def test_modules_that_an_inner_run_imported_are_imported_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pytester removes them from ``sys.modules``. Their packages still have them as attributes."""
+    removed = sys.modules["pytest_autotune.cache.index"]
+    monkeypatch.setattr(pytest_autotune.cache, "index", removed)
+    monkeypatch.delitem(sys.modules, "pytest_autotune.cache.index")
+
+    _forget_removed_modules()
+
+    from pytest_autotune.cache import index
+
+    assert index is not removed

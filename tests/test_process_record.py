@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from dataclasses import fields, replace
+from pathlib import Path
 
 import pytest
 
 from pytest_autotune.cache.model import Device, Entry, Problem, Value, Versions
 from pytest_autotune.report.json_report import to_json
-from pytest_autotune.report.process_reports import join_processes
+from pytest_autotune.report.process_reports import join_processes, read_process_report
 from pytest_autotune.run.collected import Collected
 from pytest_autotune.run.lookup import Lookup, Outcome, Policy
 from pytest_autotune.run.process_record import decode_record
@@ -102,3 +103,10 @@ def test_the_gate_assumes_on_miss_tune_if_the_reports_disagree(on_miss: str, joi
         records[name] = decode_record(json.loads(to_json(result)))
 
     assert join_processes(records, InitialCaches()).request.policy.on_miss == joint_on_miss
+
+
+def test_a_report_that_cannot_be_read_is_a_report_with_an_error(tmp_path: Path) -> None:
+    report = read_process_report(tmp_path)
+
+    assert (report.path, report.record) == (str(tmp_path), None)
+    assert report.error == "cannot be read: Is a directory"

@@ -9,7 +9,7 @@ import re
 import sys
 import threading
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -165,6 +165,75 @@ def test_with_on_miss_first_or_nearest_a_launch_measures_nothing(session) -> Non
     assert bench.calls == 0
     assert [first.lookups[0].fallback, nearest.lookups[0].fallback] == ["first", "nearest"]
     assert first.outcomes == nearest.outcomes == ["miss"]
+
+
+@triton.jit
+def doubled(value):
+    return value * 2
+
+
+@triton.jit
+def squared(value):
+    return value * value
+
+
+@dataclass(frozen=True)
+class Tile:
+    size: int = 2
+
+    @property
+    def doubled_size(self) -> int:
+        return 2 * self.size
+
+
+@dataclass(frozen=True)
+class LargeTile(Tile):
+    size: int = 3
+
+
+def run_with(kernel: Any, option: Any) -> int:
+    """Launch a kernel that takes an option, and return the block of its choice."""
+    kernel[grid](torch.arange(128.0), torch.zeros(128), 100, option)
+    return kernel.best_config.kwargs["BLOCK"]
+
+
+def kernel_with_option() -> Any:
+    @triton.autotune(configs=configs(), key=["n"], do_bench=Bench())
+    @triton.jit
+    def copy(x, y, n, option: tl.constexpr, BLOCK: tl.constexpr):
+        offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+        tl.store(y + offsets, tl.load(x + offsets, mask=offsets < n), mask=offsets < n)
+
+    return copy
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        (doubled, squared),
+        (Tile(), LargeTile()),
+        ((torch.zeros(1),), (torch.zeros(1, dtype=torch.float16),)),
+    ],
+    ids=["functions", "objects", "dtypes in tuples"],
+)
+def test_choices_for_other_functions_do_not_depend_on_the_test_order(session, options: tuple[Any, Any]) -> None:
+    """Triton's memory does not tell such arguments apart. Each test asks for its own choice, in any order and alone."""
+
+    def run_tests(process: Process, order: tuple[Any, ...]) -> list[int]:
+        kernel, blocks = kernel_with_option(), []
+        for position, option in enumerate(order):
+            process.run.begin_test(f"test_{position}")
+            blocks.append(run_with(kernel, option))
+        return blocks
+
+    dumped = session(is_dumping=True)
+    assert run_tests(dumped, options) == [64, 64]
+    assert len(dumped.entries) == 2
+
+    for order in (options, options[::-1], options[:1], options[1:]):
+        loaded = session(dumped.entries)
+        assert run_tests(loaded, order) == [64] * len(order)
+        assert loaded.outcomes == ["hit"] * len(order)
 
 
 def test_an_entry_records_key_device_candidates_and_tuning_time(session) -> None:

@@ -102,6 +102,16 @@ def test_loading_an_unreadable_cache_path_is_a_usage_error(
     pytest.LineMatcher([line]).fnmatch_lines([f"--autotune-load: {message}"])
 
 
+def test_each_loaded_cache_with_an_unknown_field_is_reported(bad: Suite, section) -> None:
+    write("first.textproto", WHOLE)(bad.folder)
+    write("second.textproto", WHOLE + "invented: 7\n")(bad.folder)
+
+    result = bad.run("--autotune-load=first.textproto", "--autotune-load=second.textproto")
+
+    assert result.ret == 0
+    assert "second.textproto" in "".join(line for line in section(result) if "invented" in line)
+
+
 @pytest.mark.parametrize("distribution", [name for name in ALL_DISTRIBUTIONS if name != "serial"])
 def test_bad_options_stop_an_xdist_run_before_workers_start(bad: Suite, distribution: str) -> None:
     bad.distribution = ALL_DISTRIBUTIONS[distribution]

@@ -358,6 +358,19 @@ def test_kernels_of_tests_deselected_by_option_k_do_not_compile(suite: Suite) ->
     assert suite.compiled == 0
 
 
+def test_a_run_of_the_whole_suite_also_compiles_unnamed_kernels(suite: Suite) -> None:
+    """If tests are deselected, the unnamed kernels probably belong to them."""
+    suite.dump()
+    test_file = suite.folder / "test_lib.py"
+    test_file.write_text(test_file.read_text().replace("lib.shift_one", "getattr(lib, 'shift' + '_one')"))
+
+    assert suite.run("--autotune-load=cache.textproto")["compiled_ahead"]["kernels"] == 5
+
+    suite.wants(3)
+    tests = "scale or unaligned or factory"
+    assert suite.run("--autotune-load=cache.textproto", "-k", tests)["compiled_ahead"]["kernels"] < 5
+
+
 WAITS = """
 
 def test_waits():

@@ -35,6 +35,7 @@ from pytest_autotune.tuners.triton.identity import (
     CallIdentity,
     compute_identity,
     find_target_device,
+    has_more_than_tuning_key,
     list_digests,
 )
 from pytest_autotune.tuners.triton.internals import autotuners, compiler
@@ -332,11 +333,13 @@ class Choices(CallHook):
     def _forget_before_the_next_test(self, launch: Call) -> None:
         """Have Triton forget a choice before the next test, if the next test must ask again.
 
-        The next test must ask again in two cases:
+        The next test must ask again in three cases:
 
         - The kernel has a pruner, which may look at arguments outside the key. Triton calls the pruner only if its
           memory has no choice for the key. If the memory kept this choice, the next test would get it, even if the
           pruner excludes it for that test. The choice of a test would then depend on the order of the tests.
+        - The problem depends on an argument that Triton's key lacks, such as a function. If the memory kept the choice,
+          a test with another function would get it.
         - In a sweep, the summary names the candidates with which a test failed, so each test must ask.
 
         A kernel with a performance model keeps its choice. The fingerprint does not have the candidates that the model
@@ -344,7 +347,7 @@ class Choices(CallHook):
         """
         autotuner = launch.autotuner
         has_only_pruner = find_pruner(autotuner) is not None and autotuner.perf_model is None
-        if has_only_pruner or self._session.picks_candidates:
+        if has_only_pruner or self._session.picks_candidates or has_more_than_tuning_key(launch):
             self._session.at_next_test(_RememberedChoice(autotuner.cache, launch.tuning_key).forget)
 
 

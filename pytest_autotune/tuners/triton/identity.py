@@ -179,6 +179,22 @@ def list_key_values(call: Call, function: FunctionType) -> Iterator[KeyPart]:
             yield from _list_closure_values(f"heuristics.{name}", heuristic_function)
 
 
+def has_more_than_tuning_key(call: Call) -> bool:
+    """Whether the problem of a call may differ from that of another call with the same key in Triton's memory.
+
+    Triton's key has the values in ``key=`` and the dtypes of tensors. It lacks functions, the dtypes in tuples and
+    tensor descriptors, and the classes of objects.
+    """
+    for name in call.autotuner.arg_names:
+        argument = call.named.get(name)
+        if is_scalar(argument) or _is_tensor(argument) or name in call.autotuner.keys:
+            continue
+        properties = [property_name for property_name, _ in _list_compiled_properties(name, argument, is_in_key=False)]
+        if properties not in ([], [f"{name}.dtype"]) or is_class_of_user(type(unwrapped(argument))):
+            return True
+    return False
+
+
 def _list_compiled_properties(name: str, value: Any, *, is_in_key: bool) -> Iterator[KeyPart]:
     """Yield the properties of an argument that Triton compiles into the kernel, each with its name.
 
