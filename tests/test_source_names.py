@@ -429,6 +429,21 @@ def run(name):
     assert digest_of_run(load(source.replace("__file__", "'/opt/data/a'"))) != digest_of_run(load(source))
 
 
+@pytest.mark.parametrize("helper", ["make_loader(HERE)", "cached(HERE)(print)", "with_default"])
+def test_a_path_of_a_third_module_is_equal_in_each_checkout(load: Load, helper: str) -> None:
+    """No name tells the module to which the path belongs. The last part of the path counts."""
+    factories = "def make_loader(folder):\n    return lambda name: folder + name\n"
+    factories += "def cached(folder):\n    return lambda function: lambda name: function(folder, name)\n"
+    load(factories, "factories")
+    names = "import os\nfrom factories import cached, make_loader\nHERE = os.path.dirname(__file__) + '/data'\n"
+    module_text = f"{names}def with_default(name, folder=HERE):\n    return folder + name\nread = {helper}\n"
+    digests = []
+    for text in (module_text, module_text, module_text.replace("/data", "/other")):
+        load(text, "kernels")
+        digests.append(digest_of_run(load("from kernels import read\ndef run(name):\n    return read(name)\n")))
+    assert digests[0] == digests[1] != digests[2]
+
+
 def test_a_path_in_the_source_of_a_helper_stays_absolute(load: Load, tmp_path: Path) -> None:
     """The path is near the module that uses the helper."""
     folder = str(tmp_path)

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import enum
 import hashlib
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ContextDecorator, contextmanager
 from decimal import Decimal
@@ -187,6 +188,8 @@ class CodeDigests:
         self._open_callables: set[int] = set()
         #: The files of the modules whose code is being described now, from the inside to the outside.
         self._module_files: tuple[str, ...] = ()
+        #: Whether a value that a function carries is being described now: see :meth:`_of_carried_value`.
+        self._is_carried_value = False
         #: The bound methods that are being digested now, each as the ids of its function, class and object.
         self._open_methods: set[tuple[int, int, int]] = set()
         self.libraries = Libraries(root)
@@ -297,8 +300,11 @@ class CodeDigests:
                 elif is_library_function and is_instance(value, ContextDecorator):
                     # The object of a decorator such as @Timed(), in the closure of the function that contextlib made.
                     text = self._describe_context(value)
-                elif self._counts_plain_value(function, is_global, own_cells):
+                elif is_global and not is_dsl_wrapper(function):
                     text = self._describe_used_plain_value(function, source, name, value, is_internal)
+                elif self._counts_plain_cells(function, own_cells):
+                    with self._of_carried_value():
+                        text = self._describe_used_plain_value(function, source, name, value, is_internal)
                 else:
                     text = self._describe_code_behind(name, value, source)
             if text is not None:
@@ -364,13 +370,11 @@ class CodeDigests:
             return self._describe_value(value, name)
         return self.describe_code_in(value, _list_names_below(name, source.whole_names))
 
-    def _counts_plain_value(self, function: FunctionType, is_global: bool, own_cells: bool) -> bool:
-        """Whether a value that is no function and no class counts, if a function uses it by name."""
+    def _counts_plain_cells(self, function: FunctionType, own_cells: bool) -> bool:
+        """Whether values in the closure of a function count that are neither functions nor classes."""
         if is_dsl_wrapper(function):
             # CuTe wraps the user's function. The plain values of the wrapper are CuTe's.
             return False
-        if is_global:
-            return True
         if self._carried:
             return own_cells
         return self._is_value_of_module(function)
@@ -555,7 +559,8 @@ class CodeDigests:
             text = None
             if has_line_in_any_case or self._is_value_of_module(function):
                 path = find_path(value, source.names) or name
-                text = self._describe_value(value, path) or self._describe_fixed_items(value)
+                with self._of_carried_value():
+                    text = self._describe_value(value, path) or self._describe_fixed_items(value)
             if text is None:
                 text = self._describe_code_behind(find_path(value, source.names) or name, value, source)
             if has_line_in_any_case or text is not None:
@@ -594,10 +599,25 @@ class CodeDigests:
         outer_files, filename = self._module_files, attributes.get("__file__")
         if is_instance(filename, str):
             self._module_files = (filename, *outer_files)
+        outer_is_carried, self._is_carried_value = self._is_carried_value, False
         try:
             yield
         finally:
             self._module_files = outer_files
+            self._is_carried_value = outer_is_carried
+
+    @contextmanager
+    def _of_carried_value(self) -> Iterator[None]:
+        """Describe a value in the closure or a default of a function: a path counts by its last part, ``add.cu``.
+
+        The path may be near any module, such as the module from which another one imports the function. A path that is
+        near a module whose code is being described counts relative to it.
+        """
+        self._is_carried_value = not self._carried
+        try:
+            yield
+        finally:
+            self._is_carried_value = False
 
     def describe_objects(self, function: FunctionType) -> list[str]:
         """Return a text for each object that a function names, if the function reaches code of the user through it.
@@ -1329,7 +1349,10 @@ class CodeDigests:
                 function_digest = self.digest_function(value)
             return repr(("", "function", f"{qualified_name(function)}@{function_digest}"))
         if is_instance(value, str):
-            path = relative_path(str.__str__(value), self._module_files)
+            text = str.__str__(value)
+            path = relative_path(text, self._module_files)
+            if path is None and self._is_carried_value and os.path.isabs(text):
+                path = os.path.basename(os.path.normpath(text))
             if path is not None:
                 return repr(("", "path", path))
         return repr(scalar_value("", value, dtype_apart=True).encoded)

@@ -504,7 +504,11 @@ def _is_made_for_module(code: object, module: str, name: str) -> bool:
     """
     if "<locals>" not in str(read_stored(code, "__qualname__")):
         return False
-    return is_instance(sys.modules.get(module), ModuleType) and module_attributes(sys.modules[module]).get(name) is code
+    # A test may replace the user's functions and classes at any time.
+    if is_instance(code, (FunctionType, type)) and not is_library_code(code):
+        return False
+    library = sys.modules.get(module)
+    return is_instance(library, ModuleType) and module_attributes(library).get(name) is code
 
 
 def _find_method_name(method: object, name: str) -> str:
