@@ -635,6 +635,38 @@ def by_closure(helper):
     assert [source_text(called) for called in list_sources(None, module.by_closure(module.helper))] == digests
 
 
+@pytest.mark.parametrize("watched", ["decorated", "limited", "steps.decorated"])
+def test_values_that_a_wrapper_of_a_test_carries_are_left_out(load: Load, watched: str) -> None:
+    source = f"""
+def watch(log):
+    @functools.wraps({watched})
+    def wrapper(*args):
+        print(log)
+        return {watched}(*args)
+    return wrapper
+"""
+    module = load(MADE_BY_IMPORT + source)
+    assert source_text(module.watch("a")) == source_text(module.watch("b"))
+
+
+def test_values_of_a_function_that_an_object_stores_are_left_out(load: Load) -> None:
+    """A test may store its own function in an object of a module."""
+    source = """
+class Harness:
+    def launch(self, x):
+        return self.function(x)
+harness = Harness()
+def run(x):
+    return harness.launch(x)
+"""
+    module = load(MADE_BY_IMPORT + source)
+    digests = set()
+    for factor in (2, 3):
+        module.harness.function = module.make_scale(factor)
+        digests.update(digest_of_run(module))
+    assert len(digests) == 1
+
+
 def test_what_may_change_in_the_closure_of_a_helper_is_left_out(load: Load) -> None:
     module = load("""
 import functools

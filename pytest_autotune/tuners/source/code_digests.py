@@ -72,6 +72,7 @@ from pytest_autotune.tuners.source.functions import (
     is_dsl_wrapper,
     is_from_library,
     is_function_of_user,
+    is_later_wrapper,
     is_object_of_user,
     list_compiled_options,
     list_heuristics,
@@ -214,7 +215,8 @@ class CodeDigests:
         layers = list(list_layers(value))
         function = layers[-1]
         assert type(function) is FunctionType
-        with self._in_code_of_module(_is_outside_functions(function.__qualname__)):
+        is_of_module = _is_outside_functions(function.__qualname__) and not is_later_wrapper(function)
+        with self._in_code_of_module(is_of_module):
             return self._digest_function(value, layers, own_cells, named)
 
     def _digest_function(self, value: object, layers: Sequence[object], own_cells: bool, named: bool) -> str:
@@ -398,13 +400,28 @@ class CodeDigests:
         if self._carried or self._is_in_code_of_module or not is_of_module:
             yield
             return
-        self._is_in_code_of_module = True
-        self._digest_by_id, self._other_digest_by_id = self._other_digest_by_id, self._digest_by_id
+        self._switch_code()
         try:
             yield
         finally:
-            self._digest_by_id, self._other_digest_by_id = self._other_digest_by_id, self._digest_by_id
-            self._is_in_code_of_module = False
+            self._switch_code()
+
+    @contextmanager
+    def _in_code_of_object(self) -> Iterator[None]:
+        """Describe code that an object stores. A test may have stored it, also in an object of a module."""
+        if self._carried or not self._is_in_code_of_module:
+            yield
+            return
+        self._switch_code()
+        try:
+            yield
+        finally:
+            self._switch_code()
+
+    def _switch_code(self) -> None:
+        """Go from code of a module to other code, or back."""
+        self._is_in_code_of_module = not self._is_in_code_of_module
+        self._digest_by_id, self._other_digest_by_id = self._other_digest_by_id, self._digest_by_id
 
     def _describe_imports(self, function: FunctionType, source: FunctionText) -> list[str]:
         """Return a line for each module of the user that a function imports in its body."""
@@ -692,7 +709,8 @@ class CodeDigests:
                 if reached.owner is not None:
                     lines.update(dict.fromkeys(self.describe_stored_code(reached.owner)))
             elif isinstance(reached, ReachedValue):
-                text = self.describe_code_in(reached.value, [reached.further_name])
+                with self._in_code_of_object():
+                    text = self.describe_code_in(reached.value, [reached.further_name])
                 if text is not None:
                     lines[f"{class_name(reached.cls)}.{reached.name}={text}"] = None
             else:
@@ -1214,7 +1232,8 @@ class CodeDigests:
                 is_of_library = owner is not None and self.libraries.has_code(owner)
                 if (is_assigned or is_of_library) and not is_function_of_user(attribute, self.libraries):
                     continue
-                text = self._describe_stored(attribute, name)
+                with self._in_code_of_object():
+                    text = self._describe_stored(attribute, name)
                 if text is not None:
                     # The object may get another attribute at any time.
                     self.used_values.add_other()

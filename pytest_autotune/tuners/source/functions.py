@@ -362,6 +362,28 @@ def qualified_name(function: FunctionType) -> str:
     return f"{function.__module__}.{function.__qualname__}"
 
 
+def is_later_wrapper(function: FunctionType) -> bool:
+    """Whether ``functools.wraps()`` made a function around another one that its module still has under the same name.
+
+    A test makes such a function to watch the calls. A decorator in the module has put its function under the name.
+    """
+    inner = vars(function).get("__wrapped__")
+    if is_instance(inner, MethodType):
+        inner = inner.__func__
+    module = sys.modules.get(str(function.__module__))
+    if inner is None or not is_instance(module, ModuleType):
+        return False
+    value: object = module
+    for word in function.__qualname__.split("."):
+        if is_instance(value, ModuleType):
+            value = module_attributes(value).get(word)
+        elif is_instance(value, type):
+            value = unwrap_attribute(class_attributes(value).get(word))
+        else:
+            return False
+    return value is inner
+
+
 def closure_cells(function: FunctionType) -> dict[str, object]:
     """Return the values that a function has from the functions around it, by name."""
     cells = {}

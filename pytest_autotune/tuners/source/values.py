@@ -13,7 +13,7 @@ import enum
 import linecache
 import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -622,7 +622,7 @@ def scalar_value(name: str, value: object, dtype_apart: bool = False) -> Value:
 _PROJECT_FILES = ("pyproject.toml", "setup.py", "setup.cfg", "pytest.ini", "tox.ini", ".git")
 
 
-def relative_path(text: str, module_files: Iterable[str]) -> str | None:
+def relative_path(text: str, module_files: Sequence[str]) -> str | None:
     """Return a text that is a path, relative to the folder of a module: ``./a.cu`` for ``/repo/tests/a.cu``.
 
     None for other texts. Only the module's folder, the folders above it, and paths in it count as paths: such a text
@@ -633,14 +633,18 @@ def relative_path(text: str, module_files: Iterable[str]) -> str | None:
     """
     if not os.path.isabs(text):
         return None
-    for module_file in module_files:
-        source = "".join(linecache.getlines(module_file))
-        if f'"{text}"' in source or f"'{text}'" in source:
-            return None
+    for position, module_file in enumerate(module_files):
         path = _relative_to_module(text, module_file)
         if path is not None:
+            if any(_has_text_in_source(text, file) for file in module_files[: position + 1]):
+                return None
             return path
     return None
+
+
+def _has_text_in_source(text: str, module_file: str) -> bool:
+    source = "".join(linecache.getlines(module_file))
+    return f'"{text}"' in source or f"'{text}'" in source
 
 
 def _relative_to_module(text: str, module_file: str) -> str | None:
