@@ -8,7 +8,7 @@ from types import ModuleType
 
 import pytest
 
-from pytest_autotune.tuners.function.identity import list_sources, read_source_argument
+from pytest_autotune.tuners.function.identity import list_sources, read_source_argument, source_text
 from pytest_autotune.tuners.source.source_digest import read_source
 from tests.test_source_digest import load
 
@@ -1116,3 +1116,62 @@ def test_editing_a_part_that_may_change_is_a_source_change(load: Load, used: str
     digest = kernel_digest(load, source)
     assert kernel_digest(load, source) == digest
     assert kernel_digest(load, source.replace(edit, f"{edit}0")) != digest
+
+
+KERNEL_WITH_GRID = """
+import functools, triton, triton.language as tl
+@triton.jit
+def kernel(x, BLOCK: tl.constexpr):
+    tl.store(x, 2)
+launch = kernel[(1,)]
+tuned = triton.autotune([triton.Config({"BLOCK": 1})], key=[])(kernel)[(1,)]
+filled = functools.partial(kernel[(1,)], 1)
+direct = kernel.run
+class Launcher:
+    def __init__(self, launch):
+        self.launch = launch
+    def go(self, x):
+        return self.launch(x)
+launcher = Launcher(kernel[(1,)])
+def by_closure():
+    bound = kernel[(1,)]
+    return lambda x: bound(x)
+"""
+
+
+@pytest.mark.parametrize(
+    "run",
+    [
+        "lambda x: launch(x)",
+        "lambda x: tuned(x)",
+        "lambda x: filled(x)",
+        "lambda x: direct(x, grid=(1,))",
+        "lambda x: launcher.go(x)",
+        "launcher.go",
+        "by_closure()",
+        "launch",
+        "filled",
+        "functools.partial(direct, grid=(1,))",
+    ],
+)
+@pytest.mark.parametrize("is_interpreted", [False, True])
+def test_editing_a_kernel_that_has_its_grid_is_a_source_change(
+    load, monkeypatch: pytest.MonkeyPatch, run: str, is_interpreted: bool
+) -> None:
+    pytest.importorskip("triton")
+    monkeypatch.setenv("TRITON_INTERPRET", str(int(is_interpreted)))
+    source = f"{KERNEL_WITH_GRID}run = {run}\n"
+    digests = []
+    for text in (source, source, source.replace("tl.store(x, 2)", "tl.store(x, 3)")):
+        sources = list_sources(None, load(text, "kernels").run)
+        assert sources
+        digests.append([source_text(subject) for subject in sources])
+    assert digests[0] == digests[1] != digests[2]
+
+
+def test_editing_a_kernel_of_numba_that_has_its_grid_counts(load) -> None:
+    pytest.importorskip("numba")
+    source = "from numba import cuda\n@cuda.jit\ndef kernel(x):\n    x[0] = 2\n"
+    source += "launch = kernel[1024, 128]\ndef run(x):\n    return launch(x)\n"
+    before, after = load(source).run, load(source.replace("= 2", "= 3")).run
+    assert source_text(before) != source_text(after)

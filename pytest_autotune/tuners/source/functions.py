@@ -64,6 +64,8 @@ _DEFERRED_KINDS = {
 }
 #: The file that has the wrapper of ``@pytest_autotune.tuned``.
 _TUNED_FILE = str(Path(__file__).parents[1] / "function" / "tuner.py")
+#: The name of the function that Triton makes for ``kernel[grid]``.
+_KERNEL_WITH_GRID = "KernelInterface.__getitem__.<locals>.<lambda>"
 #: The methods by which a function, a kernel or a method of a class is used: ``f(x)``, ``f[grid](x)``, ``f.run(x)`` and
 #: ``obj.f``.
 _USES_OF_FUNCTIONS = ("__call__", "__getitem__", "run", "__get__")
@@ -81,26 +83,37 @@ def list_layers(value: object) -> Iterator[object]:
             return
         yield value
         if type(value) is FunctionType:
-            if not is_tuned_wrapper(value):
-                return
-            value = vars(value).get("__wrapped__")
+            value = _find_kernel_behind(value)
         else:
             value = _find_wrapped(value)
 
 
-def is_tuned_wrapper(function: FunctionType) -> bool:
-    """Whether a function is the wrapper of ``@pytest_autotune.tuned``. A digest reads the function inside."""
-    return function.__code__.co_filename == _TUNED_FILE and "__wrapped__" in vars(function)
+def _find_kernel_behind(function: FunctionType) -> object:
+    """Return the kernel that a function stands for; None for other functions.
+
+    It is the function under ``@pytest_autotune.tuned``, or the kernel of Triton in ``kernel[grid]``.
+    """
+    if function.__code__.co_filename == _TUNED_FILE:
+        return vars(function).get("__wrapped__")
+    if function.__qualname__ == _KERNEL_WITH_GRID and function.__module__ == "triton.runtime.jit":
+        return closure_cells(function).get("self")
+    return None
 
 
 def _find_wrapped(value: object) -> object:
     """Return the object that a decorator wraps; None if a value wraps none.
 
-    The attribute is ``fn`` in Triton, ``py_func`` in Numba, ``_pyfunc`` in cuTile and ``__wrapped__`` in functools.
+    The attribute is ``fn`` in Triton, ``py_func`` in Numba, ``_pyfunc`` in cuTile and ``__wrapped__`` in functools. A
+    kernel of Numba with a grid, ``kernel[32, 128]``, has the kernel as ``dispatcher``.
     """
     # A class may have such an attribute, too. It is a class all the same.
     if is_instance(value, type):
         return None
+    # Such as kernel.run.
+    if is_instance(value, MethodType):
+        owner: object = value.__self__
+        if class_module(type(owner)).startswith("triton.runtime."):
+            return owner
     # For speed: a lookup reads a Triton kernel several times.
     if class_module(type(value)).startswith("triton.runtime."):
         inner = own_attributes(value).get("fn")
@@ -109,6 +122,8 @@ def _find_wrapped(value: object) -> object:
     names = ["fn", "py_func", "_pyfunc", "__wrapped__"]
     if _is_data(value):
         names = ["__wrapped__"]
+    if class_module(type(value)).startswith("numba."):
+        names.append("dispatcher")
     for name in names:
         inner = read_attribute(value, name)
         if inner is not None:
@@ -171,12 +186,12 @@ def _is_data(value: object) -> bool:
 def python_function(value: object) -> FunctionType | None:
     """Return the Python function inside a kernel or helper and the wrappers around it; None if there is none."""
     # For speed: most values are functions or scalars.
-    if type(value) is FunctionType and not is_tuned_wrapper(value):
+    if type(value) is FunctionType and _find_kernel_behind(value) is None:
         return value
     if is_scalar(value):
         return None
     for layer in list_layers(value):
-        if type(layer) is FunctionType and not is_tuned_wrapper(layer):
+        if type(layer) is FunctionType and _find_kernel_behind(layer) is None:
             return layer
     return None
 
