@@ -225,6 +225,17 @@ def test_triton_kernels_use_a_cache_without_pytest_installed(library: Library) -
     assert shipped.run(expression, HIDE)[0] == [32]
 
 
+def test_an_interpreted_triton_kernel_uses_the_nearest_choice(library: Library) -> None:
+    """The interpreter compiles nothing, so each choice fits."""
+    pytest.importorskip("triton")
+    shipped = library.ships(factory_entry(32, n=4), options="on_miss='nearest'")
+    (shipped.folder / "mylib" / "factory.py").write_text(FACTORY)
+
+    chosen, _ = shipped.run("(f := __import__('mylib.factory').factory).left(f.made(f.tl.constexpr('relu')))")
+
+    assert chosen == [32]
+
+
 def test_printing_a_cache_in_one_line_does_not_import_torch(library: Library) -> None:
     shipped = library.ships(entry(64, 4))
     heavy = {*NOT_ADVICE, "torch", "numpy"}
@@ -270,9 +281,9 @@ def left(kernel):
 """
 
 
-def factory_entry(block: int) -> Entry:
+def factory_entry(block: int, n: int = 5) -> Entry:
     """An entry of the kernel of FACTORY that took ``"relu"``."""
-    key = Value("n", 5), Value("closure.ACTIVATION", "relu")
+    key = Value("n", n), Value("closure.ACTIVATION", "relu")
     problem = Problem("triton", "mylib.factory.made.<locals>.kernel", key, Device("Triton interpreter", "interpreter"))
     params = {"BLOCK": block, "num_warps": 4, "num_ctas": 1, "num_stages": 3}
     choice = Candidate(params=tuple(Value(name, value) for name, value in params.items()))

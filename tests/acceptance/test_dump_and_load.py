@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import stat
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -281,3 +285,34 @@ def test_a_tuning_after_a_pytester_run_inside_a_test_is_recorded(
     result = pytester.runpytest_subprocess("-ppytest_autotune.plugin", "--autotune-dump=c.pb")
 
     result.stdout.fnmatch_lines(["1 problem tuned*"])
+
+
+TWO_RUNS = """
+import json, pytest
+assert pytest.main(["-q", "--autotune-dump=cache.textproto"]) == 0
+assert pytest.main(["-q", "--autotune-load=cache.textproto", "--autotune-report=report.json"]) == 0
+"""
+INTERPRETED = """
+import torch, triton, triton.language as tl
+
+@triton.autotune([triton.Config({"BLOCK": 16}), triton.Config({"BLOCK": 32})], key=["n"])
+@triton.jit
+def kernel(x, n, BLOCK: tl.constexpr):
+    tl.store(x, n)
+
+def test_kernel():
+    kernel[(1,)](torch.zeros(1), 1)
+"""
+
+
+def test_a_second_run_in_one_process_starts_with_an_empty_memory(tmp_path: Path) -> None:
+    """Otherwise Triton would still know the choice of the first run, and ask no cache."""
+    pytest.importorskip("triton")
+    pytest.importorskip("torch")
+    (tmp_path / "test_kernel.py").write_text(INTERPRETED)
+
+    subprocess.run(
+        [sys.executable, "-c", TWO_RUNS], cwd=tmp_path, env={**os.environ, "TRITON_INTERPRET": "1"}, check=True
+    )
+
+    assert json.loads((tmp_path / "report.json").read_text())["counts"]["hit"] == 1
