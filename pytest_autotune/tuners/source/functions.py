@@ -127,13 +127,13 @@ def _find_wrapped(value: object) -> object:
     for name in names:
         inner = read_attribute(value, name)
         if inner is not None:
-            if is_decorator(type(value)):
+            if stands_for_its_function(type(value)):
                 return inner
             return None
     return None
 
 
-def is_decorator(cls: type) -> bool:
+def stands_for_its_function(cls: type) -> bool:
     """Whether an object of a class with an attribute such as ``fn`` stands for the function in this attribute.
 
     An object of a library stands for it. An object of the user stands for it if its class can be called, indexed, run

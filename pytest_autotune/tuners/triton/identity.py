@@ -386,7 +386,7 @@ def _encode_key(key_values: Iterable[KeyPart]) -> _EncodedKey:
 
 
 def compute_fingerprint(autotuner: Any, heuristics: Heuristics) -> tuple[Value, ...]:
-    """Return the part of a fingerprint that is known without a call: all digests and settings except pruning.
+    """Return the part of a fingerprint that is known without a call: all but pruning and the arguments' classes.
 
     Compiling ahead of the tests uses this part to recognize stale entries.
 
@@ -547,7 +547,7 @@ def _list_argument_objects(call: Call) -> list[object]:
     """Return the arguments of a call that may have methods of the user, such as an object of a frozen dataclass.
 
     Triton compiles the methods that the kernel calls. Functions and classes are left out, because they belong to the
-    key. A member of an IntEnum is left out, because Triton takes it for its number.
+    key. Numbers are left out, also a member of an IntEnum: Triton takes an object of a subclass of int for its number.
     """
     objects: list[object] = []
     arguments = call.named
