@@ -1133,6 +1133,16 @@ class Launcher:
     def go(self, x):
         return self.launch(x)
 launcher = Launcher(kernel[(1,)])
+class Direct:
+    launch = kernel.run
+    def go(self, x):
+        return self.launch(x, grid=(1,))
+class OwnKernel(triton.runtime.jit.KernelInterface):
+    def __init__(self, function):
+        self.function = function
+    def run(self, *args, **options):
+        return self.function(*args)
+own = OwnKernel(kernel)[(1,)]
 def by_closure():
     bound = kernel[(1,)]
     return lambda x: bound(x)
@@ -1148,6 +1158,8 @@ def by_closure():
         "lambda x: direct(x, grid=(1,))",
         "lambda x: launcher.go(x)",
         "launcher.go",
+        "Direct().go",
+        "own",
         "by_closure()",
         "launch",
         "filled",

@@ -236,6 +236,26 @@ def test_choices_for_other_functions_do_not_depend_on_the_test_order(session, op
         assert loaded.outcomes == ["hit"] * len(order)
 
 
+def test_a_choice_under_a_perf_model_is_kept_for_the_next_test(session) -> None:
+    """The model may look at the function, too, and then leave other candidates. No entry has these."""
+
+    def fastest_first(BLOCK: int, option: Any, **options: Any) -> int:
+        return BLOCK if option is doubled else -BLOCK
+
+    @triton.autotune(
+        configs=configs(), key=["n"], do_bench=Bench(), prune_configs_by={"perf_model": fastest_first, "top_k": 1}
+    )
+    @triton.jit
+    def copy(x, y, n, option: tl.constexpr, BLOCK: tl.constexpr):
+        offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+        tl.store(y + offsets, tl.load(x + offsets, mask=offsets < n), mask=offsets < n)
+
+    process = session()
+    for option in (doubled, squared):
+        process.run.begin_test(f"test_{option}")
+        assert run_with(copy, option) == 16
+
+
 def test_an_entry_records_key_device_candidates_and_tuning_time(session) -> None:
     """The entry also has the kernel, the device, the key, the choice and the versions of the libraries."""
     first = session(is_dumping=True)

@@ -96,7 +96,10 @@ def _find_kernel_behind(function: FunctionType) -> object:
     if function.__code__.co_filename == _TUNED_FILE:
         return vars(function).get("__wrapped__")
     if function.__qualname__ == _KERNEL_WITH_GRID and function.__module__ == "triton.runtime.jit":
-        return closure_cells(function).get("self")
+        kernel = closure_cells(function).get("self")
+        # An object of a user's own class may have its function under any name.
+        if python_function(kernel) is not None:
+            return kernel
     return None
 
 
@@ -270,6 +273,9 @@ def unwrap_attribute(value: object) -> object:
         return value.fget
     if is_instance(value, (cached_property, partialmethod, singledispatchmethod)):
         return value.func
+    # Such as kernel.run, which stands for the kernel.
+    if is_instance(value, MethodType) and python_function(value) is not None:
+        return value
     return read_stored(value, "__func__", value)
 
 

@@ -346,8 +346,8 @@ class Choices(CallHook):
         leaves, so no entry belongs to the candidates of one test.
         """
         autotuner = launch.autotuner
-        has_only_pruner = find_pruner(autotuner) is not None and autotuner.perf_model is None
-        if has_only_pruner or self._session.picks_candidates or has_more_than_tuning_key(launch):
+        must_ask = find_pruner(autotuner) is not None or has_more_than_tuning_key(launch)
+        if self._session.picks_candidates or (must_ask and autotuner.perf_model is None):
             self._session.at_next_test(_RememberedChoice(autotuner.cache, launch.tuning_key).forget)
 
 
