@@ -113,7 +113,7 @@ def test_a_new_fastest_candidate_is_a_changed_choice() -> None:
 
 
 @pytest.mark.parametrize("is_first_failed", [True, False])
-def test_a_choice_beside_a_failed_search_is_shown_with_all_values(is_first_failed: bool) -> None:
+def test_a_diff_with_a_failed_search_shows_the_choice_in_full(is_first_failed: bool) -> None:
     failed = replace(entry(), choice=None, candidates=(Candidate(params=(Value("BLOCK", 8),), failed="invalid"),))
     sides = [failed, entry(block=32)]
     words = ["every candidate failed", "BLOCK=32"]

@@ -420,13 +420,13 @@ def test_the_faster_of_two_equal_entries_stays(other_choice: Candidate | None) -
 
 @every_format
 @pytest.mark.parametrize(("generation", "read"), [(2**31 - 1, 2**31 - 1), (2**31, 0)])
-def test_a_generation_beyond_the_last_one_is_read_as_0(format, generation: int, read: int) -> None:
+def test_a_generation_above_the_maximum_is_read_as_0(format, generation: int, read: int) -> None:
     """An entry of the last generation is replaced like any other, and one beyond it would never be replaced."""
     data = encode(Cache((replace(MATMUL, generation=generation),)), format)
     assert decode(data, format, "cache").entries[0].generation == read
 
 
-def test_only_a_small_file_in_another_format_is_told_to_be_renamed() -> None:
+def test_a_large_file_in_another_format_gets_no_rename_advice() -> None:
     """A large file would take protobuf's parser a second per MiB."""
     small, large = (b" " * size + encode(Cache((MATMUL,)), Format.JSON) for size in (0, 8 << 20))
     assert "rename it" in refusal(small, Format.TEXT)

@@ -559,7 +559,7 @@ partial_function = partial(distance, 2)
         "method",
         "classmethod",
         "partial",
-        "argument",
+        "function as argument",
         "method as argument",
         "object as argument",
         "lambda as method",

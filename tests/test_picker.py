@@ -282,7 +282,7 @@ def test_a_damaged_export_or_another_triton_version_warns_once(export: Export) -
 
 
 @pytest.mark.parametrize("triton", ["3.7.1", "3.8.0"])
-def test_each_triton_version_that_tuned_a_gpus_choices_picks_silently(export: Export, triton: str) -> None:
+def test_all_triton_versions_in_an_export_pick_without_a_warning(export: Export, triton: str) -> None:
     newer = replace(entry(65, 64), versions=Versions.parse("triton 3.8.0"))
     exported = export(entry(64, 32), newer, triton=triton)
 

@@ -105,7 +105,7 @@ def test_the_gate_assumes_on_miss_tune_if_the_reports_disagree(on_miss: str, joi
     assert join_processes(records, InitialCaches()).request.policy.on_miss == joint_on_miss
 
 
-def test_a_report_that_cannot_be_read_is_a_report_with_an_error(tmp_path: Path) -> None:
+def test_an_unreadable_process_report_has_an_error_text(tmp_path: Path) -> None:
     report = read_process_report(tmp_path)
 
     assert (report.path, report.record) == (str(tmp_path), None)

@@ -169,7 +169,7 @@ def test_a_markdown_report_has_verdict_misses_changes_and_times() -> None:
     assert "`Re-run with --autotune-load=c to update the cache.`" in text
 
 
-def test_only_added_entries_are_changes_unless_all_entries_are_new() -> None:
+def test_added_entries_are_no_changes_in_a_first_dump() -> None:
     """A first dump has no earlier choices to compare with."""
     added = Change(ChangeKind.ADDED, None, Entry(Problem("toy", "lib.op", (Value("M", 1),), GPU)))
 

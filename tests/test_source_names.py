@@ -24,6 +24,11 @@ from tests.test_source_digest import load
 __all__ = ["load"]
 Load = Callable[..., ModuleType]
 
+
+def list_digests_of_run(module: ModuleType) -> list[str | None]:
+    return [source_text(source) for source in list_sources(None, module.run)]
+
+
 VARIABLES = """
 d = e = i = k = 7
 size = 8
@@ -415,7 +420,7 @@ def test_a_path_beside_a_module_is_equal_in_each_checkout(load: Load, used: str,
     assert source_digest(load(source.replace(old, new), "paths").work) != digest_here
 
 
-def test_a_path_that_a_function_carries_is_equal_in_each_checkout(load: Load) -> None:
+def test_a_path_in_a_closure_is_equal_in_each_checkout(load: Load) -> None:
     """The module that made the function may be far from the module that gave it the path."""
     load("def make_loader(folder):\n    return lambda name: folder + name\n", "loaders")
     source = """
@@ -425,13 +430,16 @@ read = make_loader(os.path.dirname(__file__))
 def run(name):
     return read(name)
 """
-    assert digest_of_run(load(source)) == digest_of_run(load(source))
-    assert digest_of_run(load(source.replace("__file__", "'/opt/data/a'"))) != digest_of_run(load(source))
+    assert list_digests_of_run(load(source)) == list_digests_of_run(load(source))
+    assert list_digests_of_run(load(source.replace("__file__", "'/opt/data/a'"))) != list_digests_of_run(load(source))
 
 
 @pytest.mark.parametrize("helper", ["make_loader(HERE)", "cached(HERE)(print)", "with_default"])
 def test_a_path_of_a_third_module_is_equal_in_each_checkout(load: Load, helper: str) -> None:
-    """No name tells the module to which the path belongs. The last part of the path counts."""
+    """The test imports ``read`` from ``kernels``, which made it with a function of ``factories``.
+
+    No name tells that the path is of ``kernels``, so its last part counts.
+    """
     factories = "def make_loader(folder):\n    return lambda name: folder + name\n"
     factories += "def cached(folder):\n    return lambda function: lambda name: function(folder, name)\n"
     load(factories, "factories")
@@ -440,8 +448,35 @@ def test_a_path_of_a_third_module_is_equal_in_each_checkout(load: Load, helper: 
     digests = []
     for text in (module_text, module_text, module_text.replace("/data", "/other")):
         load(text, "kernels")
-        digests.append(digest_of_run(load("from kernels import read\ndef run(name):\n    return read(name)\n")))
+        digests.append(list_digests_of_run(load("from kernels import read\ndef run(name):\n    return read(name)\n")))
     assert digests[0] == digests[1] != digests[2]
+
+
+@pytest.mark.parametrize(("old", "new"), [("/", "//"), ("/opt/v1/data", "/opt/v2/data")])
+def test_operators_and_literal_paths_in_closures_count(load: Load, old: str, new: str) -> None:
+    source = """
+def make(text):
+    return lambda n: text * n
+scale = make(TEXT)
+def run(n):
+    return scale(n)
+"""
+    digests = [list_digests_of_run(load(source.replace("TEXT", repr(text)))) for text in (old, new)]
+    assert digests[0] != digests[1]
+
+
+def test_a_path_beside_a_package_is_equal_in_each_checkout(load: Load, tmp_path: Path) -> None:
+    """The project is the folder with the ``pyproject.toml``."""
+    source = "import os\nCSRC = os.path.join(os.path.dirname(os.path.dirname(__file__)), 'csrc')\n"
+    module = load(f"{source}def work(n):\n    return CSRC\n")
+    digests = []
+    for checkout in ("a", "b/below"):
+        project = tmp_path / checkout
+        project.mkdir(parents=True)
+        (project / "pyproject.toml").touch()
+        module.__file__, module.CSRC = str(project / "tests/work.py"), str(project / "csrc")  # type: ignore[attr-defined]
+        digests.append(source_digest(module.work))
+    assert digests[0] == digests[1]
 
 
 def test_a_path_in_the_source_of_a_helper_stays_absolute(load: Load, tmp_path: Path) -> None:
@@ -498,7 +533,7 @@ def test_a_bound_method_of_a_class_has_one_digest_in_all_pythons(load: Load, use
     assert source_digest(load(source.replace("x + 1", "x + 2")).kernel) != source_digest(module.kernel)
 
 
-def test_functions_that_one_factory_of_torch_made_have_two_digests(load: Load) -> None:
+def test_max_pool1d_and_max_pool2d_of_torch_have_two_digests(load: Load) -> None:
     """Their ``__qualname__`` is that of the function inside the factory."""
     pytest.importorskip("torch")
     source = "from torch.nn.functional import max_pool1d as pool\ndef kernel(x):\n    return pool(x)\n"
@@ -568,20 +603,16 @@ steps = Steps()
         "run = functools.partial(decorated, 3)",
     ],
 )
-def test_editing_a_value_that_a_function_of_a_module_carries_counts(load: Load, run: str) -> None:
+def test_values_that_functions_of_a_module_carry_count(load: Load, run: str) -> None:
     """The values in its closure, of its decorators and of its defaults count as the values of globals do."""
     source = MADE_BY_IMPORT + run
-    before = digest_of_run(load(source))
-    assert digest_of_run(load(source)) == before
+    before = list_digests_of_run(load(source))
+    assert list_digests_of_run(load(source)) == before
     if "default" in run or run.endswith("limited(x)"):
         edited = source.replace("LIMIT = 2", "LIMIT = 3")
     else:
         edited = source.replace("make_scale(2)", "make_scale(3)").replace("scaled_by(2)", "scaled_by(3)")
-    assert digest_of_run(load(edited)) != before
-
-
-def digest_of_run(module: ModuleType) -> list[str | None]:
-    return [source_text(source) for source in list_sources(None, module.run)]
+    assert list_digests_of_run(load(edited)) != before
 
 
 @pytest.mark.parametrize(
@@ -630,7 +661,7 @@ def by_closure(helper):
     return lambda x: helper(x)
 """
     module = load(MADE_BY_IMPORT + source)
-    digests = digest_of_run(module)
+    digests = list_digests_of_run(module)
     assert digests == [source_text(module.helper)]
     assert [source_text(called) for called in list_sources(None, module.by_closure(module.helper))] == digests
 
@@ -663,11 +694,11 @@ def run(x):
     digests = set()
     for factor in (2, 3):
         module.harness.function = module.make_scale(factor)
-        digests.update(digest_of_run(module))
+        digests.update(list_digests_of_run(module))
     assert len(digests) == 1
 
 
-def test_what_may_change_in_the_closure_of_a_helper_is_left_out(load: Load) -> None:
+def test_changing_values_in_the_closure_of_a_helper_are_left_out(load: Load) -> None:
     module = load("""
 import functools
 def counted(function):
@@ -685,6 +716,6 @@ def helper(x):
 def run(x, memo={}):
     return helper(x)
 """)
-    before = digest_of_run(module)
+    before = list_digests_of_run(module)
     module.run(1)
-    assert digest_of_run(module) == before
+    assert list_digests_of_run(module) == before

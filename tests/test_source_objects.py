@@ -1167,7 +1167,7 @@ def by_closure():
     ],
 )
 @pytest.mark.parametrize("is_interpreted", [False, True])
-def test_editing_a_kernel_that_has_its_grid_is_a_source_change(
+def test_editing_a_kernel_with_a_grid_is_a_source_change(
     load, monkeypatch: pytest.MonkeyPatch, run: str, is_interpreted: bool
 ) -> None:
     pytest.importorskip("triton")
@@ -1181,7 +1181,7 @@ def test_editing_a_kernel_that_has_its_grid_is_a_source_change(
     assert digests[0] == digests[1] != digests[2]
 
 
-def test_editing_a_kernel_of_numba_that_has_its_grid_counts(load) -> None:
+def test_editing_a_numba_kernel_with_a_grid_is_a_source_change(load) -> None:
     pytest.importorskip("numba")
     source = "from numba import cuda\n@cuda.jit\ndef kernel(x):\n    x[0] = 2\n"
     source += "launch = kernel[1024, 128]\ndef run(x):\n    return launch(x)\n"

@@ -282,7 +282,7 @@ def test_a_dump_keeps_an_unreadable_cache_and_writes_a_new_file(tmp_path, conten
     assert b'"sub"' in Path(second).read_bytes()
 
 
-def test_the_new_name_for_a_folder_is_the_first_unused_one(tmp_path):
+def test_a_new_folder_gets_the_first_unused_name(tmp_path):
     for name in ("store.new", "store.new2"):
         assert create_unused_path(tmp_path / "store", as_folder=True) == tmp_path / name
         assert (tmp_path / name).is_dir()

@@ -197,7 +197,7 @@ def run_with(kernel: Any, option: Any) -> int:
     return kernel.best_config.kwargs["BLOCK"]
 
 
-def kernel_with_option() -> Any:
+def build_kernel_with_option() -> Any:
     @triton.autotune(configs=configs(), key=["n"], do_bench=Bench())
     @triton.jit
     def copy(x, y, n, option: tl.constexpr, BLOCK: tl.constexpr):
@@ -216,11 +216,11 @@ def kernel_with_option() -> Any:
     ],
     ids=["functions", "objects", "dtypes in tuples"],
 )
-def test_choices_for_other_functions_do_not_depend_on_the_test_order(session, options: tuple[Any, Any]) -> None:
+def test_each_test_asks_for_its_own_choice_in_any_test_order(session, options: tuple[Any, Any]) -> None:
     """Triton's memory does not tell such arguments apart. Each test asks for its own choice, in any order and alone."""
 
     def run_tests(process: Process, order: tuple[Any, ...]) -> list[int]:
-        kernel, blocks = kernel_with_option(), []
+        kernel, blocks = build_kernel_with_option(), []
         for position, option in enumerate(order):
             process.run.begin_test(f"test_{position}")
             blocks.append(run_with(kernel, option))

@@ -102,7 +102,7 @@ def test_loading_an_unreadable_cache_path_is_a_usage_error(
     pytest.LineMatcher([line]).fnmatch_lines([f"--autotune-load: {message}"])
 
 
-def test_each_loaded_cache_with_an_unknown_field_is_reported(bad: Suite, section) -> None:
+def test_an_unknown_field_in_the_second_loaded_cache_is_reported(bad: Suite, section) -> None:
     write("first.textproto", WHOLE)(bad.folder)
     write("second.textproto", WHOLE + "invented: 7\n")(bad.folder)
 

@@ -358,7 +358,7 @@ def test_kernels_of_tests_deselected_by_option_k_do_not_compile(suite: Suite) ->
     assert suite.compiled == 0
 
 
-def test_a_run_of_the_whole_suite_also_compiles_unnamed_kernels(suite: Suite) -> None:
+def test_a_full_run_compiles_kernels_that_no_test_names(suite: Suite) -> None:
     """If tests are deselected, the unnamed kernels probably belong to them."""
     suite.dump()
     test_file = suite.folder / "test_lib.py"

@@ -305,7 +305,7 @@ def test_kernel():
 """
 
 
-def test_a_second_run_in_one_process_starts_with_an_empty_memory(tmp_path: Path) -> None:
+def test_a_second_run_in_a_process_asks_the_cache_again(tmp_path: Path) -> None:
     """Otherwise Triton would still know the choice of the first run, and ask no cache."""
     pytest.importorskip("triton")
     pytest.importorskip("torch")

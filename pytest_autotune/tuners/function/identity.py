@@ -123,8 +123,9 @@ def list_sources(source: object, *callbacks: object) -> tuple[object, ...]:
     """Return the objects whose source a choice depends on: the argument ``source=``, else the callbacks.
 
     Each test may write its own lambda for the same problem, so the text of a lambda does not count. The user's
-    functions that it calls, and the code that it reaches through objects, stand for it. A lambda stays its own source
-    if it calls no function of the user, or if these functions are not all known.
+    functions that the lambda calls, the code that it reaches through objects, and the code in the arguments of a
+    ``partial`` stand for it. A lambda stays its own source if it is a method, if it calls no function of the user, or
+    if these functions are not all known.
 
     :param source: the argument ``source=``; None if the user did not pass it.
     :param callbacks: the callbacks of the search; None for a callback that the user did not pass.
@@ -151,11 +152,12 @@ def list_sources(source: object, *callbacks: object) -> tuple[object, ...]:
             continue
         # Not __name__: functools.wraps() gives a wrapper the name of the lambda inside.
         is_lambda = function.__code__.co_name == "<lambda>"
-        # A lambda in the body of a class is a method, which may use members of its object.
-        if is_lambda and not is_instance(_without_arguments(callback), MethodType):
-            sources += _list_sources_of_lambda(callback, function) or [callback]
-        else:
-            sources.append(callback)
+        # A lambda in the body of a class may use members of its object. Only the digest of a method follows these.
+        is_method = is_instance(_without_arguments(callback), MethodType)
+        sources_of_lambda: list[object] = []
+        if is_lambda and not is_method:
+            sources_of_lambda = _list_sources_of_lambda(callback, function)
+        sources += sources_of_lambda or [callback]
     return tuple(sources)
 
 
@@ -173,14 +175,13 @@ def _list_sources_of_lambda(callback: object, function: FunctionType) -> list[ob
         code_in_objects = read_code_in_objects(function)
         code_in_arguments = read_code_in_values(_list_arguments(callback), function)
     except Exception:
-        # An object that the lambda names has raised the error. The digest of the lambda meets the same error, and there
-        # the error is reported.
+        # An object that the lambda names, or an argument of the partial, has raised the error. The digest of the lambda
+        # meets the same error, and there the error is reported.
         return []
-    sources = called_functions
-    if code_in_objects is not None:
-        sources.append(code_in_objects)
-    if code_in_arguments is not None:
-        sources.append(code_in_arguments)
+    sources = list(called_functions)
+    for code in (code_in_objects, code_in_arguments):
+        if code is not None:
+            sources.append(code)
     return sources
 
 

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import enum
 import hashlib
-import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ContextDecorator, contextmanager
 from decimal import Decimal
@@ -72,8 +71,8 @@ from pytest_autotune.tuners.source.functions import (
     is_dsl_wrapper,
     is_from_library,
     is_function_of_user,
-    is_later_wrapper,
     is_object_of_user,
+    is_wrapper_of_test,
     list_compiled_options,
     list_heuristics,
     list_layers,
@@ -108,6 +107,7 @@ from pytest_autotune.tuners.source.values import (
     AssignedNames,
     Names,
     UsedValues,
+    find_last_part,
     find_module_of_class,
     find_named_object,
     find_scope,
@@ -155,7 +155,7 @@ class CodeDigests:
     Each of these methods returns None if the digest needs no text of the value, or can have none.
 
     :param carried: whether plain values in all closures and defaults count. False for a callback of a test: such values
-        count then only in code of a module, see :meth:`_in_code_of_module`.
+        count then only in code of a module, see :meth:`_in_code_made_by_import`.
     :param root: the function or class that the digest is for; None for a value.
     :param ignored: the names whose values do not count, because digested functions assign them; see
         :func:`list_passes`.
@@ -173,14 +173,13 @@ class CodeDigests:
         #: The names that the functions digested so far assign.
         self.assigned = AssignedNames()
         self._carried = carried
-        #: Whether code of a module is being described now.
-        self._is_in_code_of_module = False
+        #: Whether the code that is being described now was made by an import: see :meth:`_in_code_made_by_import`.
+        self._is_made_by_import = False
         #: Whether values in closures without a stable form are left out now.
         self._has_open_values = False
         #: The digest of each function and class, by the id of the object: a metaclass may have a hash of its own.
-        self._digest_by_id: dict[int, str] = {}
-        #: The same for code of modules, while other code is being described, or the other way round.
-        self._other_digest_by_id: dict[int, str] = {}
+        #: An object may have two digests: with the values that it carries (True), and without them.
+        self._digest_by_key: dict[tuple[int, bool], str] = {}
         #: The objects of these ids. They stay alive, because Python gives the id of a dead object to a new object.
         self._read_objects: list[object] = []
         #: The ids of the objects whose attributes are being described now: an object may contain itself.
@@ -189,8 +188,8 @@ class CodeDigests:
         self._open_callables: set[int] = set()
         #: The files of the modules whose code is being described now, from the inside to the outside.
         self._module_files: tuple[str, ...] = ()
-        #: Whether a value that a function carries is being described now: see :meth:`_of_carried_value`.
-        self._is_carried_value = False
+        #: Whether a path in no known folder counts by its last part now: see :meth:`_with_short_paths`.
+        self._shortens_paths = False
         #: The bound methods that are being digested now, each as the ids of its function, class and object.
         self._open_methods: set[tuple[int, int, int]] = set()
         self.libraries = Libraries(root)
@@ -215,8 +214,9 @@ class CodeDigests:
         layers = list(list_layers(value))
         function = layers[-1]
         assert type(function) is FunctionType
-        is_of_module = _is_outside_functions(function.__qualname__) and not is_later_wrapper(function)
-        with self._in_code_of_module(is_of_module):
+        # functools.wraps() gives the wrapper of a test the __qualname__ of the function inside.
+        is_made_by_import = _is_outside_functions(function.__qualname__) and not is_wrapper_of_test(function)
+        with self._in_code_made_by_import(is_made_by_import):
             return self._digest_function(value, layers, own_cells, named)
 
     def _digest_function(self, value: object, layers: Sequence[object], own_cells: bool, named: bool) -> str:
@@ -226,20 +226,21 @@ class CodeDigests:
         """
         function = layers[-1]
         assert type(function) is FunctionType
-        if id(function) in self._digest_by_id:
-            return self._digest_by_id[id(function)]
+        key = id(function), self._is_made_by_import
+        if key in self._digest_by_key:
+            return self._digest_by_key[key]
         # If the function calls itself, its digest contains this text in place of the digest.
-        self._digest_by_id[id(function)] = f"recursive {function.__qualname__}"
+        self._digest_by_key[key] = f"recursive {function.__qualname__}"
         self._read_objects.append(function)
         try:
-            with self._in_module(function.__globals__):
+            with self._with_paths_of(function.__globals__):
                 text = self._describe_function(value, layers, own_cells, named)
         except Exception:
             # A caller may go on without this function. The text for recursion must not pass for its digest then.
-            del self._digest_by_id[id(function)]
+            del self._digest_by_key[key]
             raise
-        self._digest_by_id[id(function)] = digest(text)
-        return self._digest_by_id[id(function)]
+        self._digest_by_key[key] = digest(text)
+        return self._digest_by_key[key]
 
     def digest_kernel(self, value: object, own_cells: bool = True, named: bool = True) -> str:
         """Return the digest of a function or kernel, with the functions of the kernel's ``triton.heuristics``.
@@ -296,16 +297,19 @@ class CodeDigests:
             # A value of the library itself, which a new version of the library may replace.
             is_internal = is_library_function and is_from_library(value, self.libraries)
             is_global = _is_global(name, function)
-            with self._in_code_of_module(is_global):
+            with self._in_code_made_by_import(is_global):
                 if is_code(value):
                     text = self._describe_used_code(name, value, is_internal)
                 elif is_library_function and is_instance(value, ContextDecorator):
                     # The object of a decorator such as @Timed(), in the closure of the function that contextlib made.
                     text = self._describe_context(value)
-                elif is_global and not is_dsl_wrapper(function):
+                elif is_dsl_wrapper(function):
+                    # CuTe wraps the user's function. The plain values of the wrapper are CuTe's.
+                    text = self._describe_code_behind(name, value, source)
+                elif is_global:
                     text = self._describe_used_plain_value(function, source, name, value, is_internal)
-                elif self._counts_plain_cells(function, own_cells):
-                    with self._of_carried_value():
+                elif self._counts_closure(function, own_cells):
+                    with self._with_short_paths():
                         text = self._describe_used_plain_value(function, source, name, value, is_internal)
                 else:
                     text = self._describe_code_behind(name, value, source)
@@ -372,56 +376,49 @@ class CodeDigests:
             return self._describe_value(value, name)
         return self.describe_code_in(value, _list_names_below(name, source.whole_names))
 
-    def _counts_plain_cells(self, function: FunctionType, own_cells: bool) -> bool:
-        """Whether values in the closure of a function count that are neither functions nor classes."""
-        if is_dsl_wrapper(function):
-            # CuTe wraps the user's function. The plain values of the wrapper are CuTe's.
-            return False
+    def _counts_closure(self, function: FunctionType, own_cells: bool) -> bool:
+        """Whether the plain values in the closure of a function count."""
         if self._carried:
             return own_cells
-        return self._is_value_of_module(function)
+        return self._is_user_code_made_by_import(function)
 
-    def _is_value_of_module(self, function: FunctionType) -> bool:
-        """Whether a value in the closure or in a default of a function comes from the import of a module of the user.
+    def _is_user_code_made_by_import(self, function: FunctionType) -> bool:
+        """Whether an import made a function, and the user wrote it: then the plain values that it carries count.
 
-        The values in the wrapper of a library's decorator are the library's.
+        The wrapper of a library's decorator carries values of the library.
         """
-        return self._is_in_code_of_module and not self.libraries.has_file(function.__code__.co_filename)
+        return self._is_made_by_import and not self.libraries.has_file(function.__code__.co_filename)
 
     @contextmanager
-    def _in_code_of_module(self, is_of_module: bool) -> Iterator[None]:
-        """Describe code of a module: it stands outside of functions, or a global name leads to it.
+    def _in_code_made_by_import(self, is_made_by_import: bool) -> Iterator[None]:
+        """Describe code. If the import of a module made the code, the plain values that functions carry count.
 
-        The import of a module makes such code and all that the code uses. So the values in closures and defaults count,
-        as globals do: the 2 in ``scale = make_scale(2)``. Other code may be of a test, and carry values of the test.
+        The import makes each function and class outside of functions, and everything that such code or a global leads
+        to: the 2 in ``scale = make_scale(2)`` is as fixed as a global. A test may have made all other code, and
+        such code may carry values of the test.
 
-        :param is_of_module: False for code of the same kind as the code around it.
+        :param is_made_by_import: False if nothing is known about this code. It then counts like the code that uses it.
         """
-        if self._carried or self._is_in_code_of_module or not is_of_module:
-            yield
-            return
-        self._switch_code()
+        outer = self._is_made_by_import
+        # With `carried`, all values count in any case, and a function has one digest.
+        self._is_made_by_import = (outer or is_made_by_import) and not self._carried
         try:
             yield
         finally:
-            self._switch_code()
+            self._is_made_by_import = outer
 
     @contextmanager
-    def _in_code_of_object(self) -> Iterator[None]:
-        """Describe code that an object stores. A test may have stored it, also in an object of a module."""
-        if self._carried or not self._is_in_code_of_module:
-            yield
-            return
-        self._switch_code()
+    def _in_code_stored_by_object(self) -> Iterator[None]:
+        """Describe code that an object stores. The plain values that this code carries do not count.
+
+        A test may have stored the code, also in an object that an import made.
+        """
+        outer = self._is_made_by_import
+        self._is_made_by_import = False
         try:
             yield
         finally:
-            self._switch_code()
-
-    def _switch_code(self) -> None:
-        """Go from code of a module to other code, or back."""
-        self._is_in_code_of_module = not self._is_in_code_of_module
-        self._digest_by_id, self._other_digest_by_id = self._other_digest_by_id, self._digest_by_id
+            self._is_made_by_import = outer
 
     def _describe_imports(self, function: FunctionType, source: FunctionText) -> list[str]:
         """Return a line for each module of the user that a function imports in its body."""
@@ -572,15 +569,16 @@ class CodeDigests:
     def _describe_defaults(self, function: FunctionType, source: FunctionText) -> Iterator[str]:
         """Yield a line for each default that counts, or that leads to code of the user."""
         for name, value in list_defaults(function):
-            has_line_in_any_case = is_code(value) or self._carried
+            path = find_path(value, source.names) or name
+            # Such a default has a line even without a text.
+            has_line = is_code(value) or self._carried
             text = None
-            if has_line_in_any_case or self._is_value_of_module(function):
-                path = find_path(value, source.names) or name
-                with self._of_carried_value():
+            if has_line or self._is_user_code_made_by_import(function):
+                with self._with_short_paths():
                     text = self._describe_value(value, path) or self._describe_fixed_items(value)
             if text is None:
-                text = self._describe_code_behind(find_path(value, source.names) or name, value, source)
-            if has_line_in_any_case or text is not None:
+                text = self._describe_code_behind(path, value, source)
+            if has_line or text is not None:
                 yield f"default {name}: {text}"
 
     # Methods, and the objects that code takes members from.
@@ -596,7 +594,7 @@ class CodeDigests:
             return f"recursive method of {class_name(cls)}"
         self._open_methods.add(key)
         try:
-            with self._in_code_of_module(_is_outside_functions(class_name(cls))):
+            with self._in_code_made_by_import(_is_outside_functions(class_name(cls))):
                 lines = [self.digest_function(method)]
             lines += self._describe_uses(self._reached_objects.list_method_uses(method, cls, owner))
         finally:
@@ -606,35 +604,37 @@ class CodeDigests:
         return digest("\n".join(lines))
 
     @contextmanager
-    def _in_module(self, attributes: Mapping[str, object]) -> Iterator[None]:
-        """Describe code of a module: texts that are paths count relative to the folder of this module.
+    def _with_paths_of(self, attributes: Mapping[str, object]) -> Iterator[None]:
+        """Describe code. A text in it that is a path counts relative to the folder of the module with these attributes.
 
-        A path that is not near this module may be near the module that uses the code: ``load = make_loader(HERE)``.
-
-        :param attributes: the attributes of the module.
+        If the path is not near this module, it may be near the module that uses the code: after
+        ``load = make_loader(HERE)``, the code of ``load`` stands in the module of ``make_loader``, and ``HERE`` is the
+        folder of the other module.
         """
-        outer_files, filename = self._module_files, attributes.get("__file__")
+        outer_files, outer_shortens = self._module_files, self._shortens_paths
+        filename = attributes.get("__file__")
         if is_instance(filename, str):
             self._module_files = (filename, *outer_files)
-        outer_is_carried, self._is_carried_value = self._is_carried_value, False
+        # The globals of this code are no carried values, also if a function that carries the code is being described.
+        self._shortens_paths = False
         try:
             yield
         finally:
-            self._module_files = outer_files
-            self._is_carried_value = outer_is_carried
+            self._module_files, self._shortens_paths = outer_files, outer_shortens
 
     @contextmanager
-    def _of_carried_value(self) -> Iterator[None]:
-        """Describe a value in the closure or a default of a function: a path counts by its last part, ``add.cu``.
+    def _with_short_paths(self) -> Iterator[None]:
+        """Describe a value in a closure or a default. A path that is near no known module counts by its last part.
 
-        The path may be near any module, such as the module from which another one imports the function. A path that is
-        near a module whose code is being described counts relative to it.
+        The path may belong to a third module: a test imports ``load`` from ``kernels``, and ``kernels`` made it with
+        ``make_loader(HERE)`` of ``factories``. The digest of ``load`` knows the files of the test and of ``factories``
+        only. For a kernel or heuristic, such a path counts as it is.
         """
-        self._is_carried_value = not self._carried
+        self._shortens_paths = not self._carried
         try:
             yield
         finally:
-            self._is_carried_value = False
+            self._shortens_paths = False
 
     def describe_objects(self, function: FunctionType) -> list[str]:
         """Return a text for each object that a function names, if the function reaches code of the user through it.
@@ -645,8 +645,9 @@ class CodeDigests:
         self.used_values.add_function(function, function, source.names)
         texts = []
         for name, value in list_used_values(function, source.names, self._ignored):
-            with self._in_code_of_module(_is_global(name, function)):
+            with self._in_code_made_by_import(_is_global(name, function)):
                 texts.append(self._describe_code_behind(name, value, source))
+        # The defaults are of the function itself, which a test may have made.
         for name, value in list_defaults(function):
             texts.append(self._describe_code_behind(name, value, source))
         return sorted([text for text in texts if text is not None])
@@ -709,13 +710,13 @@ class CodeDigests:
                 if reached.owner is not None:
                     lines.update(dict.fromkeys(self.describe_stored_code(reached.owner)))
             elif isinstance(reached, ReachedValue):
-                with self._in_code_of_object():
+                with self._in_code_stored_by_object():
                     text = self.describe_code_in(reached.value, [reached.further_name])
                 if text is not None:
                     lines[f"{class_name(reached.cls)}.{reached.name}={text}"] = None
             else:
-                code_of_module = self._in_code_of_module(_is_outside_functions(class_name(reached.cls)))
-                with self._in_module(find_module_of_class(reached.cls)), code_of_module:
+                made_by_import = self._in_code_made_by_import(_is_outside_functions(class_name(reached.cls)))
+                with self._with_paths_of(find_module_of_class(reached.cls)), made_by_import:
                     lines.update(dict.fromkeys(self._describe_member(reached)))
         return list(lines)
 
@@ -746,24 +747,25 @@ class CodeDigests:
 
     def digest_class(self, cls: type) -> str:
         """Return the digest of a class: its text, its bases, its methods and the values of its attributes."""
-        with self._in_code_of_module(_is_outside_functions(class_name(cls))):
+        with self._in_code_made_by_import(_is_outside_functions(class_name(cls))):
             return self._digest_class(cls)
 
     def _digest_class(self, cls: type) -> str:
-        if id(cls) in self._digest_by_id:
-            return self._digest_by_id[id(cls)]
+        key = id(cls), self._is_made_by_import
+        if key in self._digest_by_key:
+            return self._digest_by_key[key]
         name = class_name(cls)
-        self._digest_by_id[id(cls)] = f"recursive {name}"
+        self._digest_by_key[key] = f"recursive {name}"
         self._read_objects.append(cls)
         try:
-            with self._in_module(find_module_of_class(cls)):
+            with self._with_paths_of(find_module_of_class(cls)):
                 text = self._describe_class(cls, name)
         except Exception:
             # As for a function: the text for recursion must not pass for the digest.
-            del self._digest_by_id[id(cls)]
+            del self._digest_by_key[key]
             raise
-        self._digest_by_id[id(cls)] = digest(text)
-        return self._digest_by_id[id(cls)]
+        self._digest_by_key[key] = digest(text)
+        return self._digest_by_key[key]
 
     def _describe_class(self, cls: type, name: str) -> str:
         """Return the text that the digest of a class is made of."""
@@ -975,13 +977,13 @@ class CodeDigests:
 
         The value is no argument of a factory: the class has one such method, which a decorator with a memo has made.
         """
-        outer_open_values, outer_digests = self._has_open_values, self._digest_by_id
-        self._has_open_values, self._digest_by_id = True, dict(outer_digests)
+        outer_open_values, outer_digests = self._has_open_values, self._digest_by_key
+        self._has_open_values, self._digest_by_key = True, dict(outer_digests)
         try:
             return self._describe_value(value, name)
         finally:
             # For code outside of the class, the value counts.
-            self._has_open_values, self._digest_by_id = outer_open_values, outer_digests
+            self._has_open_values, self._digest_by_key = outer_open_values, outer_digests
 
     def _describe_class_attribute(self, name: str, cls: type, is_special: bool) -> str | None:
         """Return the text of a class that another class has as an attribute; see :meth:`_describe_attribute`."""
@@ -1232,7 +1234,7 @@ class CodeDigests:
                 is_of_library = owner is not None and self.libraries.has_code(owner)
                 if (is_assigned or is_of_library) and not is_function_of_user(attribute, self.libraries):
                     continue
-                with self._in_code_of_object():
+                with self._in_code_stored_by_object():
                     text = self._describe_stored(attribute, name)
                 if text is not None:
                     # The object may get another attribute at any time.
@@ -1370,8 +1372,8 @@ class CodeDigests:
         if is_instance(value, str):
             text = str.__str__(value)
             path = relative_path(text, self._module_files)
-            if path is None and self._is_carried_value and os.path.isabs(text):
-                path = os.path.basename(os.path.normpath(text))
+            if path is None and self._shortens_paths:
+                path = find_last_part(text, self._module_files)
             if path is not None:
                 return repr(("", "path", path))
         return repr(scalar_value("", value, dtype_apart=True).encoded)
@@ -1458,9 +1460,10 @@ def list_passes(carried: bool, root: FunctionType | type | None, is_kept: bool =
 
 
 def _is_outside_functions(qualname: str) -> bool:
-    """Whether a function or class is defined outside of functions. Then the import of its module makes it.
+    """Whether a function or class is defined outside of functions, so that the import of its module makes it.
 
-    :param qualname: its ``__qualname__``. That of a wrapper by ``functools.wraps()`` is that of the function inside.
+    :param qualname: the ``__qualname__``. A wrapper by ``functools.wraps()`` has the name of the function inside, so
+        the wrapper also counts as outside if only the function inside is.
     """
     return "<locals>" not in qualname
 

@@ -89,9 +89,9 @@ def list_layers(value: object) -> Iterator[object]:
 
 
 def _find_kernel_behind(function: FunctionType) -> object:
-    """Return the kernel that a function stands for; None for other functions.
+    """Return the kernel that a call of a library's function launches; None for other functions.
 
-    It is the function under ``@pytest_autotune.tuned``, or the kernel of Triton in ``kernel[grid]``.
+    The function is either a wrapper by ``@pytest_autotune.tuned``, or ``kernel[grid]`` of a Triton kernel.
     """
     if function.__code__.co_filename == _TUNED_FILE:
         return vars(function).get("__wrapped__")
@@ -104,20 +104,20 @@ def _find_kernel_behind(function: FunctionType) -> object:
 
 
 def _find_wrapped(value: object) -> object:
-    """Return the object that a decorator wraps; None if a value wraps none.
+    """Return the function or kernel inside a decorator's object, or in ``kernel.run``; None for other values.
 
-    The attribute is ``fn`` in Triton, ``py_func`` in Numba, ``_pyfunc`` in cuTile and ``__wrapped__`` in functools. A
-    kernel of Numba with a grid, ``kernel[32, 128]``, has the kernel as ``dispatcher``.
+    A decorator's object has it in an attribute: ``fn`` in Triton, ``py_func`` in Numba, ``_pyfunc`` in cuTile and
+    ``__wrapped__`` in functools. Numba's ``kernel[32, 128]`` has the kernel in ``dispatcher``.
     """
     # A class may have such an attribute, too. It is a class all the same.
     if is_instance(value, type):
         return None
-    # Such as kernel.run.
+    # The method ``run`` of a Triton kernel stands for the kernel.
     if is_instance(value, MethodType):
         owner: object = value.__self__
         if class_module(type(owner)).startswith("triton.runtime."):
             return owner
-    # For speed: a lookup reads a Triton kernel several times.
+    # For speed, Triton's attribute comes first: a lookup reads a Triton kernel several times.
     if class_module(type(value)).startswith("triton.runtime."):
         inner = own_attributes(value).get("fn")
         if inner is not None:
@@ -383,26 +383,34 @@ def qualified_name(function: FunctionType) -> str:
     return f"{function.__module__}.{function.__qualname__}"
 
 
-def is_later_wrapper(function: FunctionType) -> bool:
-    """Whether ``functools.wraps()`` made a function around another one that its module still has under the same name.
+def is_wrapper_of_test(function: FunctionType) -> bool:
+    """Whether ``functools.wraps(helper)`` made a function, and ``helper`` is still the function that its module has.
 
-    A test makes such a function to watch the calls. A decorator in the module has put its function under the name.
+    A test makes such a wrapper, for example to log the calls. A decorator above ``helper`` makes none: its wrapper
+    takes the place of ``helper`` in the module. The wrapper in ``timed_helper = timed(helper)`` of a module counts as a
+    test's, too: nothing tells them apart.
     """
     inner = vars(function).get("__wrapped__")
+    # The test may wrap a method that is bound to an object: ``functools.wraps(steps.go)``.
     if is_instance(inner, MethodType):
         inner = inner.__func__
-    module = sys.modules.get(str(function.__module__))
-    if inner is None or not is_instance(module, ModuleType):
+    if inner is None:
         return False
-    value: object = module
-    for word in function.__qualname__.split("."):
+    # functools.wraps() gave the wrapper the module and the name of the inner function.
+    return _find_by_qualname(str(function.__module__), function.__qualname__) is inner
+
+
+def _find_by_qualname(module_name: str, qualname: str) -> object:
+    """Return the function that a module has under a ``__qualname__``, such as ``Steps.go``; None if there is none."""
+    value: object = sys.modules.get(module_name)
+    for word in qualname.split("."):
         if is_instance(value, ModuleType):
             value = module_attributes(value).get(word)
         elif is_instance(value, type):
             value = unwrap_attribute(class_attributes(value).get(word))
         else:
-            return False
-    return value is inner
+            return None
+    return value
 
 
 def closure_cells(function: FunctionType) -> dict[str, object]:
@@ -531,23 +539,29 @@ def find_public_name(code: object) -> str:
     # In typing, the version of Python decides which names are classes. A digest must not depend on the version.
     if not is_instance(module, str) or module == "typing":
         return ""
-    if not _is_made_for_module(code, module, name):
-        if type(code) is FunctionType:
-            name = code.__qualname__
-        elif is_instance(code, type):
-            name = class_name(code)
+    if _is_of_factory(code, module, name):
+        # The __qualname__ is that of a function inside the factory.
+        return f"{_public_module(module)}.{name}"
+    # The __qualname__ also has the class of a method.
+    if type(code) is FunctionType:
+        name = code.__qualname__
+    elif is_instance(code, type):
+        name = class_name(code)
     return f"{_public_module(module)}.{name}"
 
 
-def _is_made_for_module(code: object, module: str, name: str) -> bool:
-    """Whether a function of a library made a function or class, and the library's module has it under its name.
+def _is_of_factory(code: object, module: str, name: str) -> bool:
+    """Whether a factory of a library made a function or class that the library offers under its ``__name__``.
 
-    The ``__qualname__`` of ``torch.nn.functional.max_pool2d`` is ``boolean_dispatch.<locals>.fn``, as is that of
-    ``max_pool1d``.
+    ``boolean_dispatch()`` of torch makes ``max_pool1d`` and ``max_pool2d`` in ``torch.nn.functional``. Both have the
+    ``__qualname__`` ``boolean_dispatch.<locals>.fn``, so only the ``__name__`` tells them apart.
+
+    :param module: the ``__module__`` of the function or class.
+    :param name: the ``__name__`` of the function or class.
     """
     if "<locals>" not in str(read_stored(code, "__qualname__")):
         return False
-    # A test may replace the user's functions and classes at any time.
+    # Only a library's module has the same attributes in each run. A test may replace functions in the user's modules.
     if is_instance(code, (FunctionType, type)) and not is_library_code(code):
         return False
     library = sys.modules.get(module)

@@ -98,7 +98,7 @@ def source_digest(kernel: object, *, own_cells: bool = False, named: bool = True
     :param named: whether the kernel's own name counts. It does not count if a renamed kernel is the same kernel.
     :param carried: whether plain values in all closures and defaults count. False leaves out values that may belong to
         a single call of a tuner, such as a test's tensors in the closure of a callback. Those in code of a module
-        count, see :meth:`.CodeDigests._in_code_of_module`.
+        count, see :meth:`.CodeDigests._in_code_made_by_import`.
     :raises UncacheableError: if the source of a function cannot be read.
     """
     return read_source(kernel, own_cells=own_cells, named=named, carried=carried, includes_heuristics=True).digest

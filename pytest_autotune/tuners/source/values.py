@@ -15,7 +15,7 @@ import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any, NamedTuple, TypeGuard
@@ -625,61 +625,83 @@ _PROJECT_FILES = ("pyproject.toml", "setup.py", "setup.cfg", "pytest.ini", "tox.
 def relative_path(text: str, module_files: Sequence[str]) -> str | None:
     """Return a text that is a path, relative to the folder of a module: ``./a.cu`` for ``/repo/tests/a.cu``.
 
-    None for other texts. Only the module's folder, the folders above it, and paths in it count as paths: such a text
-    has the place of the checkout. A text that the source of the module contains is the same in each place. So are the
-    folders of the machine.
+    None for other texts. A path counts relative to a module if both are in one project: such a text has the place of
+    the checkout. A text that stands in the source of the module is the same in each checkout. So are the folders of the
+    machine.
 
-    :param module_files: ``/repo/tests/test_a.py`` and the like. The first module that the path is near to counts.
+    :param module_files: the file of the module whose code has the text, such as ``/repo/tests/test_a.py``, then the
+        files of the modules that use this code. The first module that the path fits counts.
     """
     if not os.path.isabs(text):
         return None
-    for position, module_file in enumerate(module_files):
+    read_files = []
+    for module_file in module_files:
+        read_files.append(module_file)
         path = _relative_to_module(text, module_file)
-        if path is not None:
-            if any(_has_text_in_source(text, file) for file in module_files[: position + 1]):
-                return None
-            return path
+        if path is None:
+            continue
+        # A helper may have the path as a text, and the module that uses the helper may be near this path.
+        if any(_has_text_in_source(text, read_file) for read_file in read_files):
+            return None
+        return path
     return None
 
 
+def find_last_part(text: str, module_files: Sequence[str]) -> str | None:
+    """Return the last part of a path: ``data`` for ``/repo/data``; None for other texts.
+
+    None also for a text in the source of a module, such as ``/opt/data``: it is the same in each checkout. The texts
+    ``/`` and ``//`` may be operators, and have no last part.
+
+    :param module_files: see :func:`relative_path`.
+    """
+    if not os.path.isabs(text) or any(_has_text_in_source(text, module_file) for module_file in module_files):
+        return None
+    return os.path.basename(os.path.normpath(text)) or None
+
+
 def _has_text_in_source(text: str, module_file: str) -> bool:
+    """Whether a text stands in quotes in the source of a module."""
     source = "".join(linecache.getlines(module_file))
     return f'"{text}"' in source or f"'{text}'" in source
 
 
 def _relative_to_module(text: str, module_file: str) -> str | None:
-    """Return a path relative to the folder of a module; None if the path is not near this folder."""
+    """Return an absolute path relative to the folder of a module; None for a path outside of the module's project.
+
+    ``./a.cu`` for a path in the folder, ``../csrc`` for another path in the project.
+    """
     if not os.path.isabs(module_file):
         return None
     folder = os.path.dirname(module_file)
+    path_without_end = text.rstrip(os.sep)
+    slashes_at_end = text[len(path_without_end) :]
+    # os.path.realpath(__file__) has a folder without symbolic links.
     for base in (folder, os.path.realpath(folder)):
-        path = None
         if text == base or text.startswith(base + os.sep):
-            path = "." + text[len(base) :]
-        elif (base + os.sep).startswith(text.rstrip(os.sep) + os.sep) and _is_folder_of_project(text, base):
-            path = os.path.relpath(text, base) + text[len(text.rstrip(os.sep)) :]
-        if path is not None:
-            return path.replace(os.sep, "/")
+            return f".{text[len(base) :]}".replace(os.sep, "/")
+        project_folder = _find_project_folder(base)
+        if f"{path_without_end}{os.sep}".startswith(project_folder + os.sep):
+            return f"{os.path.relpath(text, base)}{slashes_at_end}".replace(os.sep, "/")
     return None
 
 
-def _is_folder_of_project(path: str, module_folder: str) -> bool:
-    """Whether a folder above a module is in its project, or holds its package.
+@lru_cache(maxsize=1024)
+def _find_project_folder(module_folder: str) -> str:
+    """Return the highest folder above a module that is in its project, or the folder with its package.
 
     Other folders above are folders of the machine, such as ``/workspace``: two machines may check out the project in
     different places, and both have such a folder.
     """
-    folder = os.path.normpath(path)
-    package_folder = module_folder
-    while os.path.exists(os.path.join(package_folder, "__init__.py")):
-        package_folder = os.path.dirname(package_folder)
-    if folder == package_folder or folder.startswith(package_folder + os.sep):
-        return True
+    project_folder = module_folder
+    while os.path.exists(os.path.join(project_folder, "__init__.py")):
+        project_folder = os.path.dirname(project_folder)
+    folder = project_folder
     while folder != os.path.dirname(folder):
         if any(os.path.exists(os.path.join(folder, name)) for name in _PROJECT_FILES):
-            return True
+            project_folder = folder
         folder = os.path.dirname(folder)
-    return False
+    return project_folder
 
 
 def is_dtype_class(value: type) -> bool:

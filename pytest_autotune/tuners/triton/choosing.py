@@ -33,9 +33,9 @@ from pytest_autotune.tuners.triton.identity import (
     NAME,
     Call,
     CallIdentity,
+    can_share_tuning_key,
     compute_identity,
     find_target_device,
-    has_more_than_tuning_key,
     list_digests,
 )
 from pytest_autotune.tuners.triton.internals import autotuners, compiler
@@ -338,15 +338,15 @@ class Choices(CallHook):
         - The kernel has a pruner, which may look at arguments outside the key. Triton calls the pruner only if its
           memory has no choice for the key. If the memory kept this choice, the next test would get it, even if the
           pruner excludes it for that test. The choice of a test would then depend on the order of the tests.
-        - The problem depends on an argument that Triton's key lacks, such as a function. If the memory kept the choice,
-          a test with another function would get it.
+        - The problem or the fingerprint depends on an argument that Triton's key lacks, such as a function. If the
+          memory kept the choice, a test with another function would get it.
         - In a sweep, the summary names the candidates with which a test failed, so each test must ask.
 
         A kernel with a performance model keeps its choice. The fingerprint does not have the candidates that the model
         leaves, so no entry belongs to the candidates of one test.
         """
         autotuner = launch.autotuner
-        must_ask = find_pruner(autotuner) is not None or has_more_than_tuning_key(launch)
+        must_ask = find_pruner(autotuner) is not None or can_share_tuning_key(launch)
         if self._session.picks_candidates or (must_ask and autotuner.perf_model is None):
             self._session.at_next_test(_RememberedChoice(autotuner.cache, launch.tuning_key).forget)
 

@@ -179,19 +179,27 @@ def list_key_values(call: Call, function: FunctionType) -> Iterator[KeyPart]:
             yield from _list_closure_values(f"heuristics.{name}", heuristic_function)
 
 
-def has_more_than_tuning_key(call: Call) -> bool:
-    """Whether the problem of a call may differ from that of another call with the same key in Triton's memory.
+def can_share_tuning_key(call: Call) -> bool:
+    """Whether a call that needs another entry can have the same key in Triton's memory.
 
-    Triton's key has the values in ``key=`` and the dtypes of tensors. It lacks functions, the dtypes in tuples and
-    tensor descriptors, and the classes of objects.
+    Triton's key has the values in ``key=`` and the dtypes of tensors. It lacks functions and the dtypes in tuples and
+    tensor descriptors, which are in the problem. It also lacks the classes of objects, which are in the fingerprint.
     """
+    arguments = call.named
     for name in call.autotuner.arg_names:
-        argument = call.named.get(name)
-        if is_scalar(argument) or _is_tensor(argument) or name in call.autotuner.keys:
+        # Triton's key has this argument.
+        if name in call.autotuner.keys:
             continue
-        properties = [property_name for property_name, _ in _list_compiled_properties(name, argument, is_in_key=False)]
-        if properties not in ([], [f"{name}.dtype"]) or is_class_of_user(type(unwrapped(argument))):
+        argument = arguments.get(name)
+        # For a scalar, an entry has nothing. For a tensor, it has the dtype, as Triton's key.
+        if is_scalar(argument) or _is_tensor(argument):
+            continue
+        if is_class_of_user(type(unwrapped(argument))):
             return True
+        for property_name, _ in _list_compiled_properties(name, argument, is_in_key=False):
+            # Triton's key has the dtype of each argument with a ``dtype``, and no other property.
+            if property_name != f"{name}.dtype":
+                return True
     return False
 
 
@@ -547,16 +555,19 @@ def _list_argument_objects(call: Call) -> list[object]:
     """Return the arguments of a call that may have methods of the user, such as an object of a frozen dataclass.
 
     Triton compiles the methods that the kernel calls. Functions and classes are left out, because they belong to the
-    key. Numbers are left out, also a member of an IntEnum: Triton takes an object of a subclass of int for its number.
+    key. Tensors and numbers are left out: Triton takes a member of an IntEnum, as each object of a subclass of int, for
+    its number.
     """
     objects: list[object] = []
     arguments = call.named
     for name in call.autotuner.arg_names:
         argument = arguments.get(name)
-        if is_scalar(argument) or _is_tensor(argument):  # for speed: most arguments are scalars or tensors
+        # For speed, before unwrapped(): most arguments are scalars or tensors.
+        if is_scalar(argument) or _is_tensor(argument):
             continue
         value = unwrapped(argument)
-        if not is_scalar(value) and not is_instance(value, (int, float)) and not is_code(value):
+        is_number = is_scalar(value) or is_instance(value, (int, float))
+        if not is_number and not is_code(value):
             objects.append(value)
     return objects
 
