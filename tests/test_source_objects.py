@@ -1143,6 +1143,16 @@ class OwnKernel(triton.runtime.jit.KernelInterface):
     def run(self, *args, **options):
         return self.function(*args)
 own = OwnKernel(kernel)[(1,)]
+class Timed:
+    def __init__(self, limit):
+        self.limit = limit
+    def __call__(self, function):
+        @functools.wraps(function)
+        def wrapper(*args):
+            print(self.limit)
+            return function(*args)
+        return wrapper
+wrapped = Timed(5)(kernel[(1,)])
 def by_closure():
     bound = kernel[(1,)]
     return lambda x: bound(x)
@@ -1160,6 +1170,7 @@ def by_closure():
         "launcher.go",
         "Direct().go",
         "own",
+        "wrapped",
         "by_closure()",
         "launch",
         "filled",

@@ -95,10 +95,11 @@ def _find_kernel_behind(function: FunctionType) -> object:
     """
     if function.__code__.co_filename == _TUNED_FILE:
         return vars(function).get("__wrapped__")
-    if function.__qualname__ == _KERNEL_WITH_GRID and function.__module__ == "triton.runtime.jit":
+    # functools.wraps() gives a wrapper the name of the function inside, but not its globals.
+    if function.__qualname__ == _KERNEL_WITH_GRID and function.__globals__.get("__name__") == "triton.runtime.jit":
         kernel = closure_cells(function).get("self")
         # An object of a user's own class may have its function under any name.
-        if python_function(kernel) is not None:
+        if class_module(type(kernel)).startswith("triton.runtime.") or _find_wrapped(kernel) is not None:
             return kernel
     return None
 
