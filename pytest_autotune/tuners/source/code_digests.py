@@ -72,7 +72,7 @@ from pytest_autotune.tuners.source.functions import (
     is_from_library,
     is_function_of_user,
     is_object_of_user,
-    is_wrapper_of_test,
+    is_wrapper_beside_original,
     list_compiled_options,
     list_heuristics,
     list_layers,
@@ -215,7 +215,7 @@ class CodeDigests:
         function = layers[-1]
         assert type(function) is FunctionType
         # functools.wraps() gives the wrapper of a test the __qualname__ of the function inside.
-        is_made_by_import = _is_outside_functions(function.__qualname__) and not is_wrapper_of_test(function)
+        is_made_by_import = _is_outside_functions(function.__qualname__) and not is_wrapper_beside_original(function)
         with self._in_code_made_by_import(is_made_by_import):
             return self._digest_function(value, layers, own_cells, named)
 
@@ -391,13 +391,13 @@ class CodeDigests:
 
     @contextmanager
     def _in_code_made_by_import(self, is_made_by_import: bool) -> Iterator[None]:
-        """Describe code. If the import of a module made the code, the plain values that functions carry count.
+        """Mark the code described inside this ``with`` block as made by the import of a module.
 
-        The import makes each function and class outside of functions, and everything that such code or a global leads
-        to: the 2 in ``scale = make_scale(2)`` is as fixed as a global. A test may have made all other code, and
-        such code may carry values of the test.
+        A closure of such code counts with its plain values: after ``scale = make_scale(2)`` in a module, 2 is fixed.
+        Code made elsewhere may carry values of a test. The mark extends to the code that marked code uses, but not to
+        code that objects store (:meth:`_in_code_stored_by_object`).
 
-        :param is_made_by_import: False if nothing is known about this code. It then counts like the code that uses it.
+        :param is_made_by_import: False keeps the mark of the block around this block.
         """
         outer = self._is_made_by_import
         # With `carried`, all values count in any case, and a function has one digest.

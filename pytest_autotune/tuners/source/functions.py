@@ -384,12 +384,11 @@ def qualified_name(function: FunctionType) -> str:
     return f"{function.__module__}.{function.__qualname__}"
 
 
-def is_wrapper_of_test(function: FunctionType) -> bool:
-    """Whether ``functools.wraps(helper)`` made a function, and ``helper`` is still the function that its module has.
+def is_wrapper_beside_original(function: FunctionType) -> bool:
+    """Whether a function wraps ``helper`` by ``functools.wraps()``, and the module still has ``helper`` under its name.
 
-    A test makes such a wrapper, for example to log the calls. A decorator above ``helper`` makes none: its wrapper
-    takes the place of ``helper`` in the module. The wrapper in ``timed_helper = timed(helper)`` of a module counts as a
-    test's, too: nothing tells them apart.
+    So no decorator above ``helper`` made the wrapper: it would have replaced ``helper``. Probably a test did.
+    ``timed_helper = timed(helper)`` in a module also gives True.
     """
     inner = vars(function).get("__wrapped__")
     # The test may wrap a method that is bound to an object: ``functools.wraps(steps.go)``.

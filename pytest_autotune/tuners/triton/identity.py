@@ -180,10 +180,11 @@ def list_key_values(call: Call, function: FunctionType) -> Iterator[KeyPart]:
 
 
 def can_share_tuning_key(call: Call) -> bool:
-    """Whether a call that needs another entry can have the same key in Triton's memory.
+    """Whether two calls with equal keys in Triton's memory may need different entries.
 
-    Triton's key has the values in ``key=`` and the dtypes of tensors. It lacks functions and the dtypes in tuples and
-    tensor descriptors, which are in the problem. It also lacks the classes of objects, which are in the fingerprint.
+    Triton would then use the choice of the first call for the second. Triton's key has the arguments in ``key=``, and
+    the ``dtype`` of each argument. It lacks functions, classes of objects, and dtypes in tuples and tensor descriptors,
+    on which an entry depends.
     """
     arguments = call.named
     for name in call.autotuner.arg_names:
