@@ -34,7 +34,7 @@ from pytest_autotune.tuners.function.identity import (
     stable_part,
 )
 from pytest_autotune.tuners.measuring.options import Measuring
-from pytest_autotune.tuners.source.source_digest import stable_value
+from pytest_autotune.tuners.source.source_digest import DigestedSource, combine_parts, stable_value
 from tests.sessions import a_session
 from tests.test_function_tuner import AS_TOLD, no_gpu
 
@@ -936,3 +936,16 @@ def test_editing_a_class_used_as_key_value_changes_the_key_value() -> None:
     assert str(before.value).startswith(f"{__name__}.UserType@")
     assert before != after
     assert stable_value("type", UserType) == before
+
+
+def test_a_stale_row_names_two_functions_of_one_name_if_either_changes() -> None:
+    """The functions belong to two sources of one call, such as ``run=`` and ``setup=``."""
+
+    def read_part(*digests_of_helper: str) -> str:
+        sources = [DigestedSource("of the source", {"helper": part}) for part in digests_of_helper]
+        return combine_parts(sources)["helper"]
+
+    assert read_part("old", "same") != read_part("new", "same")
+    assert read_part("same", "old") != read_part("same", "new")
+    # Two sources that use the same function have its part.
+    assert read_part("same", "same") == "same"

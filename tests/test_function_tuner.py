@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 import weakref
-from collections import namedtuple
+from collections import OrderedDict, namedtuple
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
@@ -847,11 +847,39 @@ def test_candidates_as_numbers_and_as_mappings_are_two_spaces() -> None:
     assert named.digest == product(config=[2, 1]).digest
 
 
-def test_candidates_with_the_same_cache_name_are_a_type_error() -> None:
-    """Both would have the params ``config=1``, so the second configuration would be lost."""
-    message = "space=: 1 and {'config': 1} have the same name in a cache: list only one of them"
+@dataclasses.dataclass(frozen=True)
+class OtherTile:
+    m: int
+    layout: str = "row"
+
+
+OtherSplit = namedtuple("OtherSplit", "k")
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        (1, {"config": 1}),
+        (Tile(4), OtherTile(4)),
+        (Split(3), OtherSplit(3)),
+        (Tile(4), {"m": 4, "layout": "row"}),
+    ],
+    ids=["value and mapping", "dataclasses", "named tuples", "dataclass and mapping"],
+)
+def test_candidates_with_equal_values_in_a_cache_are_a_type_error(first: object, second: object) -> None:
+    """Both would have the same params, so the second candidate would never be tried."""
+    message = (
+        f"space=: a cache cannot tell {first!r} and {second!r} apart: list only one of them, or add a field that "
+        "differs"
+    )
     with pytest.raises(TypeError, match=re.escape(message)):
-        tune("k", space=[1, {"config": 1}], run=identity)
+        tune("k", space=[first, second], run=identity)
+
+
+def test_a_candidate_that_is_listed_twice_is_tried_once() -> None:
+    """Mappings of two classes with the same items are one candidate, too."""
+    assert len(list(as_space([Tile(4), Tile(4)]))) == 1
+    assert len(list(as_space([{"m": 4}, OrderedDict(m=4)]))) == 1
 
 
 def build_functions_without_source() -> list[Any]:

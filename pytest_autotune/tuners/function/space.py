@@ -200,7 +200,8 @@ class Space(ABC):
 class ListedSpace(Space):
     """A space of configurations that the user listed. Of configurations with equal params, the first stays.
 
-    :raises TypeError: if a value and a mapping, such as 1 and ``{"config": 1}``, have equal params.
+    :raises TypeError: if objects of two classes have equal params, or a value and a mapping, such as 1 and
+        ``{"config": 1}``.
     """
 
     def __init__(self, configs: Iterable[object]) -> None:
@@ -209,9 +210,10 @@ class ListedSpace(Space):
         for config in configs:
             params = self.params_of(config)
             first = self._by_params.setdefault(params, Configuration(params, config)).config
-            if _describe_kind(first) != _describe_kind(config):
+            if _find_kind(first) is not _find_kind(config):
                 raise TypeError(
-                    f"space=: {first!r} and {config!r} have the same name in a cache: list only one of them"
+                    f"space=: a cache cannot tell {first!r} and {config!r} apart: list only one of them, or add a "
+                    "field that differs"
                 )
         # The order of a set differs between processes.
         if isinstance(configs, (set, frozenset)):
@@ -360,6 +362,15 @@ def _list_parts(config: object) -> Mapping[Any, object]:
         named_values: Mapping[Any, object] = config._asdict()
         return named_values
     return {"config": config}
+
+
+def _find_kind(config: object) -> type:
+    """Return the class of a dataclass or named tuple, ``Mapping`` for a mapping, and ``object`` for a plain value."""
+    if isinstance(config, Mapping):
+        return Mapping
+    if _describe_kind(config):
+        return type(config)
+    return object
 
 
 def _describe_kind(config: object) -> str:

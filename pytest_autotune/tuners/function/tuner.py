@@ -60,7 +60,7 @@ from pytest_autotune.tuners.measuring.times import UnusableTimesError
 from pytest_autotune.tuners.source.attributes import is_instance
 from pytest_autotune.tuners.source.functions import find_deferred_kind
 from pytest_autotune.tuners.source.libraries import Distribution, find_version, list_versions
-from pytest_autotune.tuners.source.source_digest import FORM, DigestedSource, digest, stable_value
+from pytest_autotune.tuners.source.source_digest import FORM, DigestedSource, combine_parts, digest, stable_value
 
 NAME = "function"
 #: The largest space that is raced as a whole, and the number of candidates of a sweep in a space that is too large to
@@ -334,10 +334,7 @@ class TuneRequest:
                 params = [configuration.params for configuration in self.plan.space]
                 digests.append(digest_of_candidates(text, params))
             elif value.name == "source":
-                digest_by_function: dict[str, str] = {}
-                for source in self.sources:
-                    digest_by_function.update(source.parts)
-                digests.append(digest_of_parts(text, digest_by_function))
+                digests.append(digest_of_parts(text, combine_parts(self.sources)))
         return digests
 
     @property

@@ -202,12 +202,23 @@ def combine_sources(sources: Sequence[DigestedSource]) -> DigestedSource:
     """Return several sources as one, such as those of a kernel and of the functions that launch it."""
     if len(sources) == 1:
         return sources[0]
-    parts: dict[str, str] = {}
     libraries: set[Distribution] = set()
     for source in sources:
-        parts.update(source.parts)
         libraries |= source.libraries
-    return DigestedSource(digest("\n".join(source.digest for source in sources)), parts, frozenset(libraries))
+    text = digest("\n".join(source.digest for source in sources))
+    return DigestedSource(text, combine_parts(sources), frozenset(libraries))
+
+
+def combine_parts(sources: Iterable[DigestedSource]) -> dict[str, str]:
+    """Return the parts of several sources. Different functions that share a name are one part."""
+    parts: dict[str, str] = {}
+    for source in sources:
+        for name, part_digest in source.parts.items():
+            other_digest = parts.get(name, part_digest)
+            if other_digest != part_digest:
+                part_digest = digest(other_digest + part_digest)
+            parts[name] = part_digest
+    return parts
 
 
 def read_method_source(method: object, cls: type, owner: object) -> DigestedSource:
