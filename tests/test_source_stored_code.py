@@ -133,6 +133,33 @@ def test_editing_a_stored_wrapped_function_is_a_source_change(load, stored: str,
     assert source_digest(load(source.replace("x + 1", "x + 10"), "suite").kernel) != digest
 
 
+DECORATED_METHOD = """
+import functools
+def doubled(function):
+    @functools.wraps(function)
+    def wrapper(*args):
+        return 2 * function(*args)
+    return wrapper
+class Op:
+    SIZE = 16
+    @doubled
+    def go(self, x):
+        return self.SIZE + self.helper(x)
+    def helper(self, x):
+        return x + 1
+pair = (Op().go, 1)
+def kernel(x):
+    return pair[0](x)
+"""
+
+
+@pytest.mark.parametrize(("old", "new"), [("2 *", "3 *"), ("= 16", "= 32"), ("x + 1", "x + 2")])
+def test_editing_what_a_stored_decorated_method_uses_is_a_source_change(load, old: str, new: str) -> None:
+    digest = source_digest(load(DECORATED_METHOD).kernel)
+    assert source_digest(load(DECORATED_METHOD).kernel) == digest
+    assert source_digest(load(DECORATED_METHOD.replace(old, new)).kernel) != digest
+
+
 @pytest.mark.parametrize("run", ["slot", "nested", "dispatch", "inner"])
 def test_editing_an_object_in_argument_run_is_a_source_change(load, run: str) -> None:
     before = getattr(load(STORED), run)

@@ -113,11 +113,13 @@ def _find_wrapped(value: object) -> object:
     # A class may have such an attribute, too. It is a class all the same.
     if is_instance(value, type):
         return None
-    # The method ``run`` of a Triton kernel stands for the kernel.
     if is_instance(value, MethodType):
+        # The method ``run`` of a Triton kernel stands for the kernel. A method of the user has the attributes of its
+        # function, such as ``__wrapped__``, but it also has an object, which counts.
         owner: object = value.__self__
         if class_module(type(owner)).startswith("triton.runtime."):
             return owner
+        return None
     # For speed, Triton's attribute comes first: a lookup reads a Triton kernel several times.
     if class_module(type(value)).startswith("triton.runtime."):
         inner = own_attributes(value).get("fn")
