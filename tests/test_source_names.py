@@ -509,6 +509,30 @@ def test_an_imported_path_of_the_machine_stays_absolute(load: Load, tmp_path: Pa
     assert source_parts(module.work)["DATA"] == digest(str(immutable_text(str(tmp_path))))
 
 
+def test_a_home_folder_under_version_control_is_no_project(
+    load: Load, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A path in the home folder stays absolute, so it is equal in checkouts at different depths."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / ".git").mkdir()
+    load(f"DATA = {str(tmp_path / '.cache')!r}\n", "settings_of_machine")
+    module = load("from settings_of_machine import DATA\ndef work(n):\n    return DATA\n")
+    module.__file__ = str(tmp_path / "projects/repo/work.py")
+    assert source_parts(module.work)["DATA"] == digest(str(immutable_text(module.DATA)))
+
+
+def test_a_path_in_the_source_of_a_test_stays_absolute_in_a_helper(load: Load, tmp_path: Path) -> None:
+    """The helper's module is near the path, and the test's module has it as a text."""
+    helpers = load("def make(folder):\n    return lambda n: (folder, n)\n", "helpers")
+    path = str(tmp_path / "data")
+    digests = []
+    for checkout in (tmp_path, tmp_path / "other"):
+        helpers.__file__ = str(checkout / "helpers.py")
+        source = f"from helpers import make\nread = make({path!r})\ndef run(n):\n    return read(n)\n"
+        digests.append(list_digests_of_run(load(source)))
+    assert digests[0] == digests[1]
+
+
 BOUND_METHOD = """
 class Base:
     def go(self, x):

@@ -213,8 +213,10 @@ def build_kernel_with_option() -> Any:
         (doubled, squared),
         (Tile(), LargeTile()),
         ((torch.zeros(1),), (torch.zeros(1, dtype=torch.float16),)),
+        (None, doubled),
+        ((), (torch.zeros(1),)),
     ],
-    ids=["functions", "objects", "dtypes in tuples"],
+    ids=["functions", "objects", "dtypes in tuples", "None and a function", "tuples of two lengths"],
 )
 def test_each_test_asks_for_its_own_choice_in_any_test_order(session, options: tuple[Any, Any]) -> None:
     """Triton's memory does not tell such arguments apart. Each test asks for its own choice, in any order and alone."""
@@ -234,6 +236,31 @@ def test_each_test_asks_for_its_own_choice_in_any_test_order(session, options: t
         loaded = session(dumped.entries)
         assert run_tests(loaded, order) == [64] * len(order)
         assert loaded.outcomes == ["hit"] * len(order)
+
+
+def test_each_test_asks_for_its_choice_if_an_option_is_none_by_default(session) -> None:
+    @triton.autotune(configs=configs(), key=["n"], do_bench=Bench())
+    @triton.jit
+    def copy(x, y, n, BLOCK: tl.constexpr, option: tl.constexpr = None):
+        offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+        tl.store(y + offsets, tl.load(x + offsets, mask=offsets < n), mask=offsets < n)
+
+    process = session(is_dumping=True)
+    for test, options in {"test_none": {}, "test_doubled": {"option": doubled}}.items():
+        process.run.begin_test(test)
+        copy[grid](torch.arange(128.0), torch.zeros(128), 100, **options)
+
+    assert len(process.entries) == 2
+
+
+def test_an_ordinary_kernel_asks_once_for_all_tests(session) -> None:
+    """Triton's memory keeps the choice, because no argument can change it."""
+    process, kernel = session(is_dumping=True), copy_kernel(Bench())
+    for test in ("test_first", "test_second"):
+        process.run.begin_test(test)
+        call(kernel)
+
+    assert len(process.lookups) == 1
 
 
 def test_a_choice_under_a_perf_model_is_kept_for_the_next_test(session) -> None:

@@ -632,18 +632,12 @@ def relative_path(text: str, module_files: Sequence[str]) -> str | None:
     :param module_files: the file of the module whose code has the text, such as ``/repo/tests/test_a.py``, then the
         files of the modules that use this code. The first module that the path fits counts.
     """
-    if not os.path.isabs(text):
+    if not os.path.isabs(text) or _has_text_in_source(text, module_files):
         return None
-    read_files = []
     for module_file in module_files:
-        read_files.append(module_file)
         path = _relative_to_module(text, module_file)
-        if path is None:
-            continue
-        # A helper may have the path as a text, and the module that uses the helper may be near this path.
-        if any(_has_text_in_source(text, read_file) for read_file in read_files):
-            return None
-        return path
+        if path is not None:
+            return path
     return None
 
 
@@ -655,15 +649,18 @@ def find_last_part(text: str, module_files: Sequence[str]) -> str | None:
 
     :param module_files: see :func:`relative_path`.
     """
-    if not os.path.isabs(text) or any(_has_text_in_source(text, module_file) for module_file in module_files):
+    if not os.path.isabs(text) or _has_text_in_source(text, module_files):
         return None
     return os.path.basename(os.path.normpath(text)) or None
 
 
-def _has_text_in_source(text: str, module_file: str) -> bool:
+def _has_text_in_source(text: str, module_files: Sequence[str]) -> bool:
     """Whether a text stands in quotes in the source of a module."""
-    source = "".join(linecache.getlines(module_file))
-    return f'"{text}"' in source or f"'{text}'" in source
+    for module_file in module_files:
+        source = "".join(linecache.getlines(module_file))
+        if f'"{text}"' in source or f"'{text}'" in source:
+            return True
+    return False
 
 
 def _relative_to_module(text: str, module_file: str) -> str | None:
@@ -691,13 +688,14 @@ def _find_project_folder(module_folder: str) -> str:
     """Return the highest folder above a module that is in its project, or the folder with its package.
 
     Other folders above are folders of the machine, such as ``/workspace``: two machines may check out the project in
-    different places, and both have such a folder.
+    different places, and both have such a folder. The home folder is such a folder, also if it has a ``.git``.
     """
     project_folder = module_folder
     while os.path.exists(os.path.join(project_folder, "__init__.py")):
         project_folder = os.path.dirname(project_folder)
     folder = project_folder
-    while folder != os.path.dirname(folder):
+    home = os.path.realpath(os.path.expanduser("~"))
+    while folder != os.path.dirname(folder) and os.path.realpath(folder) != home:
         if any(os.path.exists(os.path.join(folder, name)) for name in _PROJECT_FILES):
             project_folder = folder
         folder = os.path.dirname(folder)

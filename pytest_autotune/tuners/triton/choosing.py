@@ -338,8 +338,8 @@ class Choices(CallHook):
         - The kernel has a pruner, which may look at arguments outside the key. Triton calls the pruner only if its
           memory has no choice for the key. If the memory kept this choice, the next test would get it, even if the
           pruner excludes it for that test. The choice of a test would then depend on the order of the tests.
-        - The problem or the fingerprint depends on an argument that Triton's key lacks, such as a function. If the
-          memory kept the choice, a test with another function would get it.
+        - The problem or the fingerprint depends on an argument that Triton's key lacks, such as a function, or may do
+          so in another call. If the memory kept the choice, a test with another function would get it.
         - In a sweep, the summary names the candidates with which a test failed, so each test must ask.
 
         A kernel with a performance model keeps its choice. The fingerprint does not have the candidates that the model

@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from types import FunctionType, MethodType
+from types import FunctionType, MethodType, ModuleType
 from typing import Any
 
 from pytest_autotune import devices
@@ -184,14 +184,19 @@ def can_share_tuning_key(call: Call) -> bool:
 
     Triton would then use the choice of the first call for the second. Triton's key has the arguments in ``key=``, and
     the ``dtype`` of each argument. It lacks functions, classes of objects, and dtypes in tuples and tensor descriptors,
-    on which an entry depends.
+    on which an entry depends. If a call passes None for a ``tl.constexpr``, another call may pass a function. If a call
+    passes a tuple, another call may pass a tuple with tensors.
     """
     arguments = call.named
+    if _passes_none_as_constexpr(call):
+        return True
     for name in call.autotuner.arg_names:
         # Triton's key has this argument.
         if name in call.autotuner.keys:
             continue
         argument = arguments.get(name)
+        if is_instance(argument, tuple):
+            return True
         # For a scalar, an entry has nothing. For a tensor, it has the dtype, as Triton's key.
         if is_scalar(argument) or _is_tensor(argument):
             continue
@@ -201,6 +206,22 @@ def can_share_tuning_key(call: Call) -> bool:
             # Triton's key has the dtype of each argument with a ``dtype``, and no other property.
             if property_name != f"{name}.dtype":
                 return True
+    return False
+
+
+def _passes_none_as_constexpr(call: Call) -> bool:
+    """Whether a parameter outside the key is a ``tl.constexpr`` and has the value None in a call."""
+    function = python_function(call.autotuner)
+    if function is None:
+        return False
+    arguments = call.named
+    for name, parameter in inspect.signature(function).parameters.items():
+        # Without an argument and a default, a candidate sets the value, as of BLOCK.
+        value = arguments.get(name, parameter.default)
+        # Triton's own test, see its ``KernelParam.is_constexpr``. The annotation may be a text.
+        is_constexpr = "constexpr" in str(parameter.annotation)
+        if value is None and is_constexpr and name not in call.autotuner.keys:
+            return True
     return False
 
 
@@ -248,6 +269,9 @@ def _has_code(value: object) -> bool:
     # A class. The classes of libraries, such as their dtypes, are no code of the user.
     if is_instance(value, type):
         return not is_library_class(value)
+    # The kernel may call the functions of a module.
+    if is_instance(value, ModuleType):
+        return True
     # An object that holds functions.
     if is_instance(value, dict):
         return any(_has_function(item) for item in dict.values(value))
