@@ -325,6 +325,7 @@ def test_a_call_counter_on_a_function_is_no_source_change(load) -> None:
 
 
 HEURISTICS = """
+import functools
 import triton
 import triton.language as tl
 def rows(args):
@@ -337,11 +338,21 @@ def kernel(x, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
 def run(x):
     kernel[(1,)](x)
 in_lambda = lambda x: kernel[(1,)](x)
+KERNELS = (kernel, 1)
+class Kernels:
+    both = (kernel.run, 1)
+dispatched = functools.singledispatch(kernel[(1,)])
+def run_of_tuple(x):
+    KERNELS[0][(1,)](x)
+def run_of_class(x):
+    Kernels.both[0](x, grid=(1,))
+def run_of_dispatch(x):
+    dispatched(x)
 """
 
 
 @pytest.mark.parametrize("edit", ["return 1", "args: 4"])
-@pytest.mark.parametrize("run", ["run", "in_lambda", "kernel"])
+@pytest.mark.parametrize("run", ["run", "in_lambda", "kernel", "run_of_tuple", "run_of_class", "run_of_dispatch"])
 def test_editing_a_launched_kernels_heuristic_is_a_source_change(load, run: str, edit: str) -> None:
     pytest.importorskip("triton")
 
@@ -351,6 +362,33 @@ def test_editing_a_launched_kernels_heuristic_is_a_source_change(load, run: str,
     before = digest_run(HEURISTICS)
     assert digest_run(HEURISTICS) == before
     assert digest_run(HEURISTICS.replace(edit, f"{edit}0")) != before
+
+
+SEVERAL_DECORATORS = """
+import triton
+class Timed:
+    def __init__(self, fn):
+        self.fn = fn
+    def __call__(self, x):
+        return self.fn(x) + 2
+def helper(x):
+    return x
+def body(x):
+    pass
+FUNCTIONS = (helper, Timed(helper))
+KERNELS = (triton.jit(body), triton.jit(body, noinline=True))
+def run(x):
+    return FUNCTIONS[1](x), KERNELS[1][(1,)](x)
+"""
+
+
+@pytest.mark.parametrize(("old", "new"), [("+ 2", "+ 3"), ("noinline=True", "noinline=False")])
+def test_editing_one_of_two_decorators_of_a_function_is_a_source_change(load, old: str, new: str) -> None:
+    """The same function without the decorator stands before it."""
+    pytest.importorskip("triton")
+    digest = source_digest(load(SEVERAL_DECORATORS, "m").run)
+    assert source_digest(load(SEVERAL_DECORATORS, "m").run) == digest
+    assert source_digest(load(SEVERAL_DECORATORS.replace(old, new), "m").run) != digest
 
 
 def test_a_kernel_in_a_key_counts_with_its_heuristics(load) -> None:

@@ -179,7 +179,8 @@ class CodeDigests:
         self._has_open_values = False
         #: The digest of each function and class, by the id of the object: a metaclass may have a hash of its own.
         #: An object may have two digests: with the values that it carries (True), and without them.
-        self._digest_by_key: dict[tuple[int, bool], str] = {}
+        #: A function has a digest with each of its decorators: ``KERNELS = (kernel, Timed(kernel))``.
+        self._digest_by_key: dict[tuple[object, ...], str] = {}
         #: The objects of these ids. They stay alive, because Python gives the id of a dead object to a new object.
         self._read_objects: list[object] = []
         #: The ids of the objects whose attributes are being described now: an object may contain itself.
@@ -226,12 +227,15 @@ class CodeDigests:
         """
         function = layers[-1]
         assert type(function) is FunctionType
-        key = id(function), self._is_made_by_import
+        decorator_classes = [type(layer) for layer in layers if type(layer) is not FunctionType]
+        decorator_classes = [cls for cls in decorator_classes if not is_library_code(cls)]
+        decorators = (*map(id, decorator_classes), *list_compiled_options(layers))
+        key = id(function), self._is_made_by_import, decorators
         if key in self._digest_by_key:
             return self._digest_by_key[key]
         # If the function calls itself, its digest contains this text in place of the digest.
         self._digest_by_key[key] = f"recursive {function.__qualname__}"
-        self._read_objects.append(function)
+        self._read_objects += [function, *decorator_classes]
         try:
             with self._with_paths_of(function.__globals__):
                 text = self._describe_function(value, layers, own_cells, named)
@@ -1172,12 +1176,12 @@ class CodeDigests:
         texts = []
         for inner in closure_cells(function).values():
             if is_function_of_user(inner, self.libraries):
-                texts.append(self.digest_function(inner))
+                texts.append(self.digest_kernel(inner))
             elif is_instance(inner, ContextDecorator):
                 texts.append(self._describe_context(inner))
         wrapped = vars(function).get("__wrapped__")
         if not texts and is_function_of_user(wrapped, self.libraries):
-            texts.append(self.digest_function(wrapped))
+            texts.append(self.digest_kernel(wrapped))
         return texts
 
     def _describe_implementations(self, function: FunctionType) -> list[str]:
@@ -1190,7 +1194,7 @@ class CodeDigests:
         texts = []
         for cls in sorted(registry, key=find_public_name):
             if is_function_of_user(registry[cls], self.libraries):
-                texts.append(self.digest_function(registry[cls]))
+                texts.append(self.digest_kernel(registry[cls]))
         return texts
 
     def _describe_context(self, value: ContextDecorator) -> str:
@@ -1367,7 +1371,7 @@ class CodeDigests:
             if self.libraries.has_code(function):
                 function_digest = ", ".join(self._describe_code_of_user_inside(value, function))
             else:
-                function_digest = self.digest_function(value)
+                function_digest = self.digest_kernel(value)
             return repr(("", "function", f"{qualified_name(function)}@{function_digest}"))
         if is_instance(value, str):
             text = str.__str__(value)
