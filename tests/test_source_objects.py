@@ -8,7 +8,12 @@ from types import ModuleType
 
 import pytest
 
-from pytest_autotune.tuners.function.identity import list_sources, read_source_argument, source_text
+from pytest_autotune.tuners.function.identity import (
+    list_class_lines,
+    list_sources,
+    read_source_argument,
+    source_text,
+)
 from pytest_autotune.tuners.source.source_digest import read_source
 from tests.test_source_digest import load
 
@@ -1198,3 +1203,35 @@ def test_editing_a_numba_kernel_with_a_grid_is_a_source_change(load) -> None:
     source += "launch = kernel[1024, 128]\ndef run(x):\n    return launch(x)\n"
     before, after = load(source).run, load(source.replace("= 2", "= 3")).run
     assert source_text(before) != source_text(after)
+
+
+IMPLEMENTATIONS = """
+import enum, functools
+def tiled(n):
+    return n + 1
+class Kernel:
+    def go(self, n):
+        return tiled(n)
+class Stored:
+    def __init__(self):
+        self.function = tiled
+class Implementation(enum.Enum):
+    PARTIAL = functools.partial(tiled)
+    LAMBDA = functools.partial(lambda n: tiled(n))
+    TUPLE = (functools.partial(tiled), 1)
+    OBJECT = Stored()
+    METHOD = (Kernel().go,)
+    PLAIN = [1, 2]
+"""
+
+
+@pytest.mark.parametrize("member", ["PARTIAL", "LAMBDA", "TUPLE", "OBJECT", "METHOD"])
+def test_editing_code_in_a_candidate_of_an_enum_is_a_change(load: Load, member: str) -> None:
+    """An encoded candidate, or value of a key, is only ``Implementation.PARTIAL``."""
+
+    def describe(source: str, name: str) -> list[str]:
+        return list_class_lines("space.config", load(source, "implementations").Implementation[name])
+
+    edited = IMPLEMENTATIONS.replace("n + 1", "n + 2")
+    assert describe(IMPLEMENTATIONS, member) == describe(IMPLEMENTATIONS, member) != describe(edited, member)
+    assert describe(IMPLEMENTATIONS, "PLAIN") == describe(edited, "PLAIN")

@@ -744,6 +744,8 @@ def list_class_lines(name: str, value: object) -> list[str]:
 
     The encoded value has only the name of a member, such as ``Mode.FAST``, and only the values of a named tuple. The
     user may edit the class, so that the member has another value, or the tuple other names.
+
+    :raises UncacheableError: if the source of code in a member's value cannot be read.
     """
     if is_scalar(value):  # for speed: most values of a key are scalars
         return []
@@ -751,7 +753,7 @@ def list_class_lines(name: str, value: object) -> list[str]:
     if is_instance(inner, enum.Enum):
         if is_library_code(type(inner)):
             return []
-        return [f"{name}: {immutable_text(inner)}"]
+        return [f"{name}: {_describe_member(inner)}"]
     if _find_container_type(inner) is None:
         return []
     lines = []
@@ -761,6 +763,19 @@ def list_class_lines(name: str, value: object) -> list[str]:
     for index, item in enumerate(list_items(inner)):
         lines += list_class_lines(f"{name}.{index}", item)
     return lines
+
+
+def _describe_member(member: enum.Enum) -> str:
+    """Return the text of an enum's member: its name and value, and a digest of the code in a value that may change."""
+    text = str(immutable_text(member))
+    value = read_stored(member, "_value_")
+    if is_scalar(value) or immutable_text(value) is not None:
+        return text
+    # Such as the member TILED = functools.partial(tiled).
+    code = read_code_in_values([value], root=None)
+    if code is None:
+        return text
+    return f"{text} {code.digest}"
 
 
 def list_key_class_lines(key: object) -> list[str]:

@@ -194,7 +194,8 @@ def _read_implementations(implementations: Mapping[type, object], carried: bool)
     for cls in sorted(implementations, key=find_public_name):
         name = find_public_name(cls)
         sources.append(DigestedSource(digest(name), {}))
-        sources.append(read_source(implementations[cls], own_cells=carried, carried=carried))
+        implementation = implementations[cls]
+        sources.append(read_source(implementation, own_cells=carried, carried=carried, includes_heuristics=True))
     return combine_sources(sources)
 
 
