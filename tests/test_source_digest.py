@@ -431,6 +431,14 @@ def test_two_lambdas_on_one_line_count_as_different_source(load) -> None:
     assert {name for name in digests if digests[name] != after[name]} == {"FOUR"}
 
 
+def test_a_lambda_beside_one_that_can_never_run_has_a_digest(load) -> None:
+    """Python compiles nothing for the second lambda."""
+    source = "kernel = (lambda n: n + 1) if __debug__ else (lambda n: n + 2)\n"
+    digest = source_digest(load(source).kernel)
+    assert source_digest(load(source).kernel) == digest
+    assert source_digest(load(source.replace("n + 1", "n + 3")).kernel) != digest
+
+
 @pytest.mark.parametrize("decorator", ["functools.cache", "triton.constexpr_function"])
 def test_the_source_includes_wrapper_and_decorated_function(load, decorator: str) -> None:
     if decorator.startswith("triton") and not hasattr(pytest.importorskip("triton"), "constexpr_function"):

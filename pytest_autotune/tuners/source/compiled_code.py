@@ -78,7 +78,13 @@ def _select_lambdas(source: str, code: CodeType) -> list[ast.Lambda]:
         node.lineno = _FAR_LINE + number
         node.end_lineno = node.lineno + 1
     code_by_line = {compiled.co_firstlineno: compiled for compiled in _compile_all(tree)}
-    return [node for node in nodes if _is_same_code(code, code_by_line[node.lineno])]
+    selected = []
+    for node in nodes:
+        # Python compiles nothing for a lambda that can never run: (lambda n: n) if __debug__ else (lambda n: -n).
+        compiled = code_by_line.get(node.lineno)
+        if compiled is not None and _is_same_code(code, compiled):
+            selected.append(node)
+    return selected
 
 
 @lru_cache(maxsize=8)
