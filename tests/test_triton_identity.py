@@ -680,9 +680,10 @@ def test_the_key_has_the_dtypes_of_items_of_a_named_tuple() -> None:
         argument = settings(torch.float32, torch.zeros(4, dtype=dtype))
         keys.append(dict(_list_compiled_properties("x", argument, is_in_key=False)))
 
+    class_name = f"{__name__}.settings"
     assert keys == [
-        {"x.dtype": "torch.float32", "x.1.dtype": "torch.float16"},
-        {"x.dtype": "torch.float32", "x.1.dtype": "torch.float32"},
+        {"x.class": class_name, "x.dtype": "torch.float32", "x.1.dtype": "torch.float16"},
+        {"x.class": class_name, "x.dtype": "torch.float32", "x.1.dtype": "torch.float32"},
     ]
 
 
@@ -696,4 +697,4 @@ def test_a_dataclass_argument_is_in_the_key_whole_and_by_dtype() -> None:
     argument = DtypeAndFunction(torch.float16, empty)
     names = [name for name, _ in _list_compiled_properties("x", argument, is_in_key=False)]
 
-    assert names == ["x.dtype", "x"]
+    assert names == ["x.class", "x.dtype", "x"]

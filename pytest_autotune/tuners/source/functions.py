@@ -381,9 +381,9 @@ def is_dsl_wrapper(function: FunctionType) -> bool:
     return type(module) is str and module.startswith("cutlass.") and "__wrapped__" in vars(function)
 
 
-def qualified_name(function: FunctionType) -> str:
-    """Return ``module.qualname`` of a function."""
-    return f"{function.__module__}.{function.__qualname__}"
+def qualified_name(definition: FunctionType | type) -> str:
+    """Return ``module.qualname`` of a function or class."""
+    return f"{definition.__module__}.{definition.__qualname__}"
 
 
 def is_wrapper_beside_original(function: FunctionType) -> bool:

@@ -200,8 +200,6 @@ def can_share_tuning_key(call: Call) -> bool:
         # For a scalar, an entry has nothing. For a tensor, it has the dtype, as Triton's key.
         if is_scalar(argument) or _is_tensor(argument):
             continue
-        if is_class_of_user(type(unwrapped(argument))):
-            return True
         for property_name, _ in _list_compiled_properties(name, argument, is_in_key=False):
             # Triton's key has the dtype of each argument with a ``dtype``, and no other property.
             if property_name != f"{name}.dtype":
@@ -236,10 +234,16 @@ def _list_compiled_properties(name: str, value: Any, *, is_in_key: bool) -> Iter
     a tuple              the properties of its items: ``x.0.dtype``
     a function           ``x``, unless ``x`` is in the key anyway
     an object with code  as a function
+    an object of a class ``x.class``, the name of the class, unless
+    of the user          ``x`` is in the key anyway
     ==================== ==========================================
 
     :param is_in_key: whether the kernel's author listed the argument in ``key=``.
     """
+    # Triton compiles the methods of the object. With the class in the key, an update after an edit of one class keeps
+    # the entries for objects of other classes.
+    if not is_in_key and _may_have_methods(value) and is_class_of_user(type(unwrapped(value))):
+        yield f"{name}.class", qualified_name(type(unwrapped(value)))
     has_dtype = hasattr(value, "dtype")
     if has_dtype:
         yield f"{name}.dtype", DtypeName(str(value.dtype))
@@ -577,24 +581,28 @@ def _select_before_model(autotuner: Any, configs: Sequence[Any]) -> Sequence[Any
 
 
 def _list_argument_objects(call: Call) -> list[object]:
-    """Return the arguments of a call that may have methods of the user, such as an object of a frozen dataclass.
-
-    Triton compiles the methods that the kernel calls. Functions and classes are left out, because they belong to the
-    key. Tensors and numbers are left out: Triton takes a member of an IntEnum, as each object of a subclass of int, for
-    its number.
-    """
+    """Return the arguments of a call that may have methods of the user, such as an object of a frozen dataclass."""
     objects: list[object] = []
     arguments = call.named
     for name in call.autotuner.arg_names:
         argument = arguments.get(name)
-        # For speed, before unwrapped(): most arguments are scalars or tensors.
-        if is_scalar(argument) or _is_tensor(argument):
-            continue
-        value = unwrapped(argument)
-        is_number = is_scalar(value) or is_instance(value, (int, float))
-        if not is_number and not is_code(value):
-            objects.append(value)
+        if _may_have_methods(argument):
+            objects.append(unwrapped(argument))
     return objects
+
+
+def _may_have_methods(argument: object) -> bool:
+    """Whether an argument may have methods of the user. Triton compiles those that the kernel calls.
+
+    Functions and classes are left out, because they belong to the key. Tensors and numbers are left out: Triton takes a
+    member of an IntEnum, as each object of a subclass of int, for its number.
+    """
+    # For speed, before unwrapped(): most arguments are scalars or tensors.
+    if is_scalar(argument) or _is_tensor(argument):
+        return False
+    value = unwrapped(argument)
+    is_number = is_scalar(value) or is_instance(value, (int, float))
+    return not is_number and not is_code(value)
 
 
 def _is_tensor(value: object) -> bool:
