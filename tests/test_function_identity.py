@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import cmath
 import collections
 import contextlib
 import enum
@@ -614,6 +615,19 @@ def test_a_torch_module_passed_as_source_is_a_type_error(looked_up: list[Lookup]
     tune_once(torch.nn.Identity())
     assert "source" not in [value.name for value in looked_up[0].fingerprint]
     assert "without a source" in looked_up[0].label
+
+
+def test_functions_written_in_c_are_candidates_and_values_of_a_key(looked_up: list[Lookup]) -> None:
+    """They have their public names. A method of an object has none, because the name does not tell the object."""
+    np, torch = pytest.importorskip("numpy"), pytest.importorskip("torch")
+    functions = [math.exp, cmath.exp, torch.relu, torch.matmul, torch.nn.functional.linear, np.add, np.exp, str.upper]
+    for operation in functions:
+        tune_once(lambda config: 1, {"operation": operation}, space=functions)
+
+    assert len({lookup.problem for lookup in looked_up}) == len(functions)
+    assert all(lookup.entry is not None for lookup in looked_up)
+    with pytest.raises(TypeError, match="no stable form"):
+        tune_once(lambda config: 1, space=[torch.zeros(1).add])
 
 
 def make_classes(fast: int, width: str) -> tuple[Any, Any]:

@@ -863,8 +863,10 @@ OtherSplit = namedtuple("OtherSplit", "k")
         (Tile(4), OtherTile(4)),
         (Split(3), OtherSplit(3)),
         (Tile(4), {"m": 4, "layout": "row"}),
+        ({"split": (Split(3), 1)}, {"split": (OtherSplit(3), 1)}),
+        (Layout.ROW, enum.Enum("Layout", "ROW").ROW),
     ],
-    ids=["value and mapping", "dataclasses", "named tuples", "dataclass and mapping"],
+    ids=["value and mapping", "dataclasses", "named tuples", "dataclass and mapping", "inner tuples", "enums"],
 )
 def test_candidates_with_equal_values_in_a_cache_are_a_type_error(first: object, second: object) -> None:
     """Both would have the same params, so the second candidate would never be tried."""
@@ -874,6 +876,11 @@ def test_candidates_with_equal_values_in_a_cache_are_a_type_error(first: object,
     )
     with pytest.raises(TypeError, match=re.escape(message)):
         tune("k", space=[first, second], run=identity)
+
+
+def test_values_of_an_axis_with_equal_values_in_a_cache_are_a_type_error() -> None:
+    with pytest.raises(TypeError, match="a cache cannot tell Split"):
+        product(split=[Split(3), OtherSplit(3)])
 
 
 def test_a_candidate_that_is_listed_twice_is_tried_once() -> None:

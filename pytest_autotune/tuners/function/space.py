@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import enum
 import itertools
 import math
 import random
@@ -200,8 +201,8 @@ class Space(ABC):
 class ListedSpace(Space):
     """A space of configurations that the user listed. Of configurations with equal params, the first stays.
 
-    :raises TypeError: if objects of two classes have equal params, or a value and a mapping, such as 1 and
-        ``{"config": 1}``.
+    :raises TypeError: if two configurations with equal params differ in a class: objects of two dataclasses, named
+        tuples or enums, or a value and a mapping, such as 1 and ``{"config": 1}``.
     """
 
     def __init__(self, configs: Iterable[object]) -> None:
@@ -210,11 +211,7 @@ class ListedSpace(Space):
         for config in configs:
             params = self.params_of(config)
             first = self._by_params.setdefault(params, Configuration(params, config)).config
-            if _find_kind(first) is not _find_kind(config):
-                raise TypeError(
-                    f"space=: a cache cannot tell {first!r} and {config!r} apart: list only one of them, or add a "
-                    "field that differs"
-                )
+            _check_same_classes(first, config)
         # The order of a set differs between processes.
         if isinstance(configs, (set, frozenset)):
             self._by_params = {params: self._by_params[params] for params in sorted(self._by_params, key=_text)}
@@ -246,14 +243,21 @@ class ListedSpace(Space):
 
 
 class ProductSpace(Space):
-    """A space of all combinations of the values of named axes that a constraint allows."""
+    """A space of all combinations of the values of named axes that a constraint allows.
+
+    :raises TypeError: if two values of an axis differ only in a class, see :class:`ListedSpace`.
+    """
 
     def __init__(self, axes: Mapping[str, Iterable[object]], where: Callable[[dict[str, Any]], object] | None) -> None:
         super().__init__()
         #: For each axis by its name, the user's value by the encoded value.
         self._axes: dict[str, dict[Value, object]] = {}
         for name, values in axes.items():
-            self._axes[name] = {self._encode(name, value): value for value in values}
+            value_by_param: dict[Value, object] = {}
+            for value in values:
+                first = value_by_param.setdefault(self._encode(name, value), value)
+                _check_same_classes(first, value)
+            self._axes[name] = value_by_param
         self._where = where
 
     def __iter__(self) -> Iterator[Configuration]:
@@ -364,13 +368,39 @@ def _list_parts(config: object) -> Mapping[Any, object]:
     return {"config": config}
 
 
-def _find_kind(config: object) -> type:
-    """Return the class of a dataclass or named tuple, ``Mapping`` for a mapping, and ``object`` for a plain value."""
-    if isinstance(config, Mapping):
-        return Mapping
-    if _describe_kind(config):
-        return type(config)
-    return object
+def _check_same_classes(first: object, second: object) -> None:
+    """Raise an error if two values that have the same form in a cache differ in a class.
+
+    :raises TypeError: the error. The second value would never be tried.
+    """
+    if first is second or _list_classes(first) == _list_classes(second):
+        return
+    raise TypeError(
+        f"space=: a cache cannot tell {first!r} and {second!r} apart: list only one of them, or add a field that "
+        "differs"
+    )
+
+
+def _list_classes(value: object) -> list[type]:
+    """Return the classes in a value that its form in a cache lacks: of dataclasses, named tuples and enums.
+
+    For a mapping of any class, the list has ``Mapping``.
+    """
+    if isinstance(value, enum.Enum):
+        return [type(value)]
+    items: Iterable[object] = ()
+    classes: list[type] = []
+    if isinstance(value, Mapping):
+        classes.append(Mapping)
+        items = [value[name] for name in sorted(value)]
+    elif _describe_kind(value):
+        classes.append(type(value))
+        items = _list_parts(value).values()
+    elif isinstance(value, (tuple, list)):
+        items = value
+    for item in items:
+        classes += _list_classes(item)
+    return classes
 
 
 def _describe_kind(config: object) -> str:

@@ -47,7 +47,7 @@ import enum
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from types import BuiltinFunctionType, FunctionType, MethodType
+from types import BuiltinFunctionType, FunctionType, MethodDescriptorType, MethodType
 from typing import Any
 
 from pytest_autotune.cache.model import UncacheableError, Value, plain_value
@@ -65,6 +65,7 @@ from pytest_autotune.tuners.source.code_text import UncacheableErrors
 from pytest_autotune.tuners.source.functions import (
     find_public_name,
     find_shortest_name,
+    is_builtin_function,
     list_implementations,
     python_function,
     qualified_name,
@@ -356,7 +357,19 @@ def _encode_value(name: str, value: object, dtype_apart: bool, carried: bool) ->
         return Value(name, f"{qualified_name(function)}@{source}", "function")
     if is_instance(inner, type) and not is_dtype_class(inner):
         return _class_value(name, inner)
+    if _is_c_function(inner):
+        return Value(name, find_public_name(inner), "function")
     return scalar_value(name, value, dtype_apart)
+
+
+def _is_c_function(value: object) -> bool:
+    """Whether a value is a function of a library written in C, such as ``torch.relu``, ``numpy.add`` or ``str.upper``.
+
+    A method that is bound to an object, such as ``tensor.add``, is none: its name does not tell the object.
+    """
+    is_ufunc = class_module(type(value)) == "numpy" and class_name(type(value)) == "ufunc"
+    is_function = is_ufunc or is_instance(value, (BuiltinFunctionType, MethodDescriptorType))
+    return is_function and is_builtin_function(value)
 
 
 def _class_value(name: str, cls: type) -> Value:
