@@ -35,7 +35,7 @@ from pytest_autotune.tuners.function.identity import (
     stable_part,
 )
 from pytest_autotune.tuners.measuring.options import Measuring
-from pytest_autotune.tuners.source.source_digest import DigestedSource, combine_parts, stable_value
+from pytest_autotune.tuners.source.source_digest import combine_parts, stable_value
 from tests.sessions import a_session
 from tests.test_function_tuner import AS_TOLD, no_gpu
 
@@ -956,8 +956,7 @@ def test_a_stale_row_names_two_functions_of_one_name_if_either_changes() -> None
     """The functions belong to two sources of one call, such as ``run=`` and ``setup=``."""
 
     def read_part(*digests_of_helper: str) -> str:
-        sources = [DigestedSource("of the source", {"helper": part}) for part in digests_of_helper]
-        return combine_parts(sources)["helper"]
+        return combine_parts([{"helper": part} for part in digests_of_helper])["helper"]
 
     assert read_part("old", "same") != read_part("new", "same")
     assert read_part("same", "old") != read_part("same", "new")

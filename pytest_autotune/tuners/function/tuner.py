@@ -334,7 +334,7 @@ class TuneRequest:
                 params = [configuration.params for configuration in self.plan.space]
                 digests.append(digest_of_candidates(text, params))
             elif value.name == "source":
-                digests.append(digest_of_parts(text, combine_parts(self.sources)))
+                digests.append(digest_of_parts(text, combine_parts([source.parts for source in self.sources])))
         return digests
 
     @property

@@ -196,6 +196,8 @@ class CodeDigests:
         self.libraries = Libraries(root)
         #: The name of each function, class and constant, with a digest of it without the code that it uses.
         self.parts: dict[str, str] = {}
+        #: The names and texts that these digests were made of.
+        self._noted_parts: set[tuple[str, str]] = set()
         #: The values that the digests so far were computed from.
         self.used_values = UsedValues(ignored, is_kept)
 
@@ -1440,6 +1442,10 @@ class CodeDigests:
         return ", ".join(f"{name}={self._describe_constant(value)}" for name, value in items)
 
     def _note_part(self, name: str, text: str) -> None:
+        # A function under two decorators is read twice.
+        if (name, text) in self._noted_parts:
+            return
+        self._noted_parts.add((name, text))
         # Functions that share a name are one part.
         self.parts[name] = digest(self.parts.get(name, "") + text)
 

@@ -114,12 +114,16 @@ def _find_wrapped(value: object) -> object:
     if is_instance(value, type):
         return None
     if is_instance(value, MethodType):
-        # The method ``run`` of a Triton kernel stands for the kernel. A method of the user has the attributes of its
-        # function, such as ``__wrapped__``, but it also has an object, which counts.
+        # The method ``run`` of a Triton kernel stands for the kernel.
         owner: object = value.__self__
         if class_module(type(owner)).startswith("triton.runtime."):
             return owner
-        return None
+        # A method of the user has the attributes of its function, such as ``__wrapped__``, but its object counts, too.
+        owner_class = type(owner)
+        if is_instance(owner, type):
+            owner_class = owner
+        if is_class_of_user(owner_class):
+            return None
     # For speed, Triton's attribute comes first: a lookup reads a Triton kernel several times.
     if class_module(type(value)).startswith("triton.runtime."):
         inner = own_attributes(value).get("fn")

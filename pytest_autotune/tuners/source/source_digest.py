@@ -208,19 +208,19 @@ def combine_sources(sources: Sequence[DigestedSource]) -> DigestedSource:
     for source in sources:
         libraries |= source.libraries
     text = digest("\n".join(source.digest for source in sources))
-    return DigestedSource(text, combine_parts(sources), frozenset(libraries))
+    return DigestedSource(text, combine_parts([source.parts for source in sources]), frozenset(libraries))
 
 
-def combine_parts(sources: Iterable[DigestedSource]) -> dict[str, str]:
+def combine_parts(parts_of_sources: Iterable[Mapping[str, str]]) -> dict[str, str]:
     """Return the parts of several sources. Different functions that share a name are one part."""
-    parts: dict[str, str] = {}
-    for source in sources:
-        for name, part_digest in source.parts.items():
-            other_digest = parts.get(name, part_digest)
+    combined: dict[str, str] = {}
+    for parts in parts_of_sources:
+        for name, part_digest in parts.items():
+            other_digest = combined.get(name, part_digest)
             if other_digest != part_digest:
                 part_digest = digest(other_digest + part_digest)
-            parts[name] = part_digest
-    return parts
+            combined[name] = part_digest
+    return combined
 
 
 def read_method_source(method: object, cls: type, owner: object) -> DigestedSource:

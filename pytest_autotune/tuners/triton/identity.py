@@ -32,6 +32,7 @@ from pytest_autotune.cache.model import (
 from pytest_autotune.devices import stream_is_capturing
 from pytest_autotune.tuners.shared.candidates import LaunchError
 from pytest_autotune.tuners.source.attributes import (
+    MISSING,
     find_in_class,
     find_owner,
     is_dataclass_instance,
@@ -52,6 +53,7 @@ from pytest_autotune.tuners.source.source_digest import (
     FORM,
     DigestedSource,
     callable_text,
+    combine_parts,
     digest,
     has_names,
     immutable_text,
@@ -61,7 +63,7 @@ from pytest_autotune.tuners.source.source_digest import (
     read_source,
     stable_value,
 )
-from pytest_autotune.tuners.source.values import DtypeName
+from pytest_autotune.tuners.source.values import DtypeName, list_defaults
 from pytest_autotune.tuners.triton.internals import autotuners, compiler
 
 #: The functions of ``triton.heuristics``. Each stands in a pair with the name of the value that it computes.
@@ -212,13 +214,12 @@ def _passes_none_as_constexpr(call: Call) -> bool:
     function = python_function(call.autotuner)
     if function is None:
         return False
-    arguments = call.named
-    for name, parameter in inspect.signature(function).parameters.items():
-        # Without an argument and a default, a candidate sets the value, as of BLOCK.
-        value = arguments.get(name, parameter.default)
+    # A candidate sets the value of a parameter that has no argument and no default, such as BLOCK.
+    values = {**dict(list_defaults(function)), **call.named}
+    for name, annotation in function.__annotations__.items():
         # Triton's own test, see its ``KernelParam.is_constexpr``. The annotation may be a text.
-        is_constexpr = "constexpr" in str(parameter.annotation)
-        if value is None and is_constexpr and name not in call.autotuner.keys:
+        is_constexpr = "constexpr" in str(annotation)
+        if is_constexpr and name not in call.autotuner.keys and values.get(name, MISSING) is None:
             return True
     return False
 
@@ -655,7 +656,7 @@ def _read_source(
         code_in_objects = read_code_in_values(objects, python_function(kernel), carried=True)
         if code_in_objects is not None:
             lines.append(f"arguments: {code_in_objects.digest}")
-            parts.update(code_in_objects.parts)
+            parts = combine_parts([parts, code_in_objects.parts])
             libraries = libraries | code_in_objects.libraries
     if len(lines) == 1:
         return kernel_source
