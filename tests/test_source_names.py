@@ -519,6 +519,9 @@ def test_a_home_folder_under_version_control_is_no_project(
     module = load("from settings_of_machine import DATA\ndef work(n):\n    return DATA\n")
     module.__file__ = str(tmp_path / "projects/repo/work.py")
     assert source_parts(module.work)["DATA"] == digest(str(immutable_text(module.DATA)))
+    # In a container, the home folder may be the checkout.
+    monkeypatch.setattr("pytest_autotune.tuners.source.values.current_rootdir", lambda: tmp_path)
+    assert source_parts(module.work)["DATA"] == digest(str(("", "path", "../../.cache")))
 
 
 def test_a_path_in_the_source_of_a_test_stays_absolute_in_a_helper(load: Load, tmp_path: Path) -> None:

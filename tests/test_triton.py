@@ -254,11 +254,18 @@ def test_each_test_asks_for_its_choice_if_an_option_is_none_by_default(session) 
 
 
 def test_an_ordinary_kernel_asks_once_for_all_tests(session) -> None:
-    """Triton's memory keeps the choice, because no argument can change it."""
-    process, kernel = session(is_dumping=True), copy_kernel(Bench())
+    """Triton's memory keeps the choice, because no argument can change it. The candidates set BLOCK."""
+
+    @triton.autotune(configs=configs(), key=["n"], do_bench=Bench())
+    @triton.jit
+    def copy(x, y, n, BLOCK: tl.constexpr = None):
+        offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+        tl.store(y + offsets, tl.load(x + offsets, mask=offsets < n), mask=offsets < n)
+
+    process = session(is_dumping=True)
     for test in ("test_first", "test_second"):
         process.run.begin_test(test)
-        call(kernel)
+        copy[grid](torch.arange(128.0), torch.zeros(128), 100)
 
     assert len(process.lookups) == 1
 

@@ -766,7 +766,7 @@ def list_class_lines(name: str, value: object) -> list[str]:
 
 
 def _describe_member(member: enum.Enum) -> str:
-    """Return the text of an enum's member: its name and value, and a digest of the code in a value that may change."""
+    """Return the text of an enum's member: its name and its value. Of a value that may change, only its code counts."""
     text = str(immutable_text(member))
     value = read_stored(member, "_value_")
     if is_scalar(value) or immutable_text(value) is not None:

@@ -632,11 +632,11 @@ def relative_path(text: str, module_files: Sequence[str]) -> str | None:
     :param module_files: the file of the module whose code has the text, such as ``/repo/tests/test_a.py``, then the
         files of the modules that use this code. The first module that the path fits counts.
     """
-    if not os.path.isabs(text) or _has_text_in_source(text, module_files):
+    if not os.path.isabs(text):
         return None
     for module_file in module_files:
         path = _relative_to_module(text, module_file)
-        if path is not None:
+        if path is not None and not _has_text_in_source(text, module_files):
             return path
     return None
 
@@ -677,25 +677,28 @@ def _relative_to_module(text: str, module_file: str) -> str | None:
     for base in (folder, os.path.realpath(folder)):
         if text == base or text.startswith(base + os.sep):
             return f".{text[len(base) :]}".replace(os.sep, "/")
-        project_folder = _find_project_folder(base)
+        project_folder = _find_project_folder(base, current_rootdir())
         if f"{path_without_end}{os.sep}".startswith(project_folder + os.sep):
             return f"{os.path.relpath(text, base)}{slashes_at_end}".replace(os.sep, "/")
     return None
 
 
 @lru_cache(maxsize=1024)
-def _find_project_folder(module_folder: str) -> str:
+def _find_project_folder(module_folder: str, rootdir: Path | None) -> str:
     """Return the highest folder above a module that is in its project, or the folder with its package.
 
     Other folders above are folders of the machine, such as ``/workspace``: two machines may check out the project in
-    different places, and both have such a folder. The home folder is such a folder, also if it has a ``.git``.
+    different places, and both have such a folder. The home folder is such a folder, also if it has a ``.git``, unless
+    it is the rootdir.
     """
     project_folder = module_folder
     while os.path.exists(os.path.join(project_folder, "__init__.py")):
         project_folder = os.path.dirname(project_folder)
     folder = project_folder
-    home = os.path.realpath(os.path.expanduser("~"))
-    while folder != os.path.dirname(folder) and os.path.realpath(folder) != home:
+    home = Path(os.path.expanduser("~"))
+    while folder != os.path.dirname(folder):
+        if Path(folder) == home and home != rootdir:
+            break
         if any(os.path.exists(os.path.join(folder, name)) for name in _PROJECT_FILES):
             project_folder = folder
         folder = os.path.dirname(folder)

@@ -214,12 +214,15 @@ def _passes_none_as_constexpr(call: Call) -> bool:
     function = python_function(call.autotuner)
     if function is None:
         return False
-    # A candidate sets the value of a parameter that has no argument and no default, such as BLOCK.
     values = {**dict(list_defaults(function)), **call.named}
+    # The values of these parameters are in Triton's key, or do not come from the call.
+    other_names = {*call.autotuner.keys, *dict(call.heuristics)}
+    for config in call.autotuner.configs:
+        other_names.update(config.kwargs)
     for name, annotation in function.__annotations__.items():
         # Triton's own test, see its ``KernelParam.is_constexpr``. The annotation may be a text.
         is_constexpr = "constexpr" in str(annotation)
-        if is_constexpr and name not in call.autotuner.keys and values.get(name, MISSING) is None:
+        if is_constexpr and name not in other_names and values.get(name, MISSING) is None:
             return True
     return False
 
@@ -274,7 +277,7 @@ def _has_code(value: object) -> bool:
     # A class. The classes of libraries, such as their dtypes, are no code of the user.
     if is_instance(value, type):
         return not is_library_class(value)
-    # The kernel may call the functions of a module.
+    # The kernel may call the functions of a module, also of a library's: no text of the kernel names them.
     if is_instance(value, ModuleType):
         return True
     # An object that holds functions.
