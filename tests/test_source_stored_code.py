@@ -324,6 +324,29 @@ def test_a_call_counter_on_a_function_is_no_source_change(load) -> None:
     assert source_digest(module.kernel) == digest
 
 
+WRAPPED_PARTIAL = """
+import functools
+def launch(function, n):
+    return function(n) + 1
+def launched(function):
+    return functools.wraps(function)(functools.partial(launch, function))
+@launched
+def helper(n):
+    return 2 * n
+def kernel(n):
+    return helper(n)
+"""
+
+
+@pytest.mark.parametrize(("old", "new"), [("+ 1", "+ 2"), ("2 * n", "3 * n")])
+def test_editing_code_in_a_partial_under_wraps_is_a_source_change(load, old: str, new: str) -> None:
+    def digest_kernel(source: str) -> list[str | None]:
+        return [source_text(subject) for subject in list_sources(None, load(source).kernel)]
+
+    before = digest_kernel(WRAPPED_PARTIAL)
+    assert digest_kernel(WRAPPED_PARTIAL) == before != digest_kernel(WRAPPED_PARTIAL.replace(old, new))
+
+
 HEURISTICS = """
 import functools
 import triton

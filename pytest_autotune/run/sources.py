@@ -154,7 +154,8 @@ class LoadedCaches:
 
         1. The tuner has rejected an entry of this source: stale.
         2. An entry has the problem's kernel, key and device: a hit or stale, by the fingerprint and the candidates.
-        3. An entry of the same code has another kernel name, which no test asks for: a hit, "renamed from".
+        3. An entry of the same code has another kernel name, which no test asks for and no kernel has: a hit, "renamed
+           from".
         4. An entry has the kernel and the key, but another device: a mismatch.
         5. Otherwise: a miss.
         """
@@ -229,8 +230,8 @@ class LoadedCaches:
     def _find_renamed_entry(self, question: Question) -> Entry | None:
         """Return the entry that this kernel has under its old name; None if there is none.
 
-        A kernel was renamed if the cache has an entry with the same key, device and fingerprint under another name, and
-        no test has asked for that name.
+        A kernel was renamed if the cache has an entry with the same key, device and fingerprint under another name, no
+        test has asked for that name, and no kernel has it any more.
         """
         has_source = any(value.name == "source" for value in question.fingerprint)
         if not question.may_be_renamed or not has_source:
@@ -249,13 +250,20 @@ class LoadedCaches:
         return entries[0]
 
     def _list_other_names(self, question: Question) -> list[str]:
-        """Return the names of other kernels that have an entry with this fingerprint and that no test asked for."""
+        """Return the names under which this kernel may have an entry with this fingerprint.
+
+        No test has asked for such a name, and no kernel of this process has it.
+        """
         tuner = question.problem.tuner
         names: set[str] = set()
         for index in self.indexes:
             names.update(index.list_kernels_with_fingerprint(tuner, question.fingerprint))
         names.discard(question.problem.kernel)
-        return sorted(name for name in names if (tuner, name) not in self.asked_kernels)
+        other_names = []
+        for name in sorted(names):
+            if (tuner, name) not in self.asked_kernels and not question.is_defined(name):
+                other_names.append(name)
+        return other_names
 
     def _find_entry_of_kernel(self, question: Question, kernel: str) -> Entry | None:
         """Return the entry that answers the question under another name of its kernel; None if there is none."""

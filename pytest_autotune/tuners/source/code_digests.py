@@ -229,15 +229,18 @@ class CodeDigests:
         """
         function = layers[-1]
         assert type(function) is FunctionType
-        decorator_classes = [type(layer) for layer in layers if type(layer) is not FunctionType]
-        decorator_classes = [cls for cls in decorator_classes if not is_library_code(cls)]
-        decorators = (*map(id, decorator_classes), *list_compiled_options(layers))
-        key = id(function), self._is_made_by_import, decorators
+        decorators: list[object] = []
+        for layer in layers:
+            if is_instance(layer, partial):
+                decorators.append(layer)
+            elif type(layer) is not FunctionType and not is_library_code(type(layer)):
+                decorators.append(type(layer))
+        key = (id(function), self._is_made_by_import, *map(id, decorators), *list_compiled_options(layers))
         if key in self._digest_by_key:
             return self._digest_by_key[key]
         # If the function calls itself, its digest contains this text in place of the digest.
         self._digest_by_key[key] = f"recursive {function.__qualname__}"
-        self._read_objects += [function, *decorator_classes]
+        self._read_objects += [function, *decorators]
         try:
             with self._with_paths_of(function.__globals__):
                 text = self._describe_function(value, layers, own_cells, named)
@@ -283,12 +286,15 @@ class CodeDigests:
         lines += fixed_lines
         # The part of this function lacks the values and functions that the function uses. These are parts themselves.
         self._note_part(function.__qualname__, "\n".join([own_text, *fixed_lines]))
-        # The class of a decorator of the user. The source of the function does not name it.
+        # The decorators of the user. The source of the function does not name their code.
         for layer in layers:
-            if type(layer) is not FunctionType:
-                layer_text = self._describe_unnamed_class(type(layer))
-                if layer_text is not None:
-                    lines.append(layer_text)
+            layer_texts = []
+            if is_instance(layer, partial):
+                # functools.wraps() of a partial: the partial calls another function, with this function as an argument.
+                layer_texts = [self.describe_code_in(part) for part in list_parts(layer)]
+            elif type(layer) is not FunctionType:
+                layer_texts = [self._describe_unnamed_class(type(layer))]
+            lines += [text for text in layer_texts if text is not None]
         return "\n".join(lines)
 
     def _describe_used_values(self, function: FunctionType, source: FunctionText, own_cells: bool) -> list[str]:

@@ -390,6 +390,26 @@ def qualified_name(definition: FunctionType | type) -> str:
     return f"{definition.__module__}.{definition.__qualname__}"
 
 
+def is_defined(name: str) -> bool:
+    """Whether a module that this process imported defines the function or kernel ``module.qualname``.
+
+    A module that only imports a function from another module does not define it. A function inside another counts as
+    defined if the outer function is.
+    """
+    name = name.partition(".<locals>")[0]
+    words = name.split(".")
+    # The name does not tell where the module ends: in lib.ops.Matmul.kernel it may be lib.ops or lib.
+    for length in range(len(words) - 1, 0, -1):
+        value: object = sys.modules.get(".".join(words[:length]))
+        if value is None:
+            continue
+        for word in words[length:]:
+            value = unwrap_attribute(read_stored(value, word))
+        function = python_function(value)
+        return function is not None and qualified_name(function) == name
+    return False
+
+
 def is_wrapper_beside_original(function: FunctionType) -> bool:
     """Whether a function wraps ``helper`` by ``functools.wraps()``, and the module still has ``helper`` under its name.
 
