@@ -542,6 +542,17 @@ def test_a_kernel_edited_after_its_import_is_uncacheable(load, edit: tuple[str, 
         source_digest(module.kernel)
 
 
+def test_a_file_replaced_by_a_file_with_an_old_time_is_uncacheable(load) -> None:
+    """Programs such as ``rsync`` keep the time of modification of the file that they copy."""
+    source = "def kernel(x): return x + 1\n"
+    module = load(source)
+    path = Path(str(module.__file__))
+    path.write_text(source.replace("+ 1", "+ 2"))
+    os.utime(path, (0, 0))
+    with pytest.raises(UncacheableError, match="edited since it was imported"):
+        source_digest(module.kernel)
+
+
 ASSERTING = """
 def helper(x):
     def check(y):
