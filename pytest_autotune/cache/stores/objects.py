@@ -6,12 +6,15 @@ Nothing here knows which objects are stored.
 from __future__ import annotations
 
 import asyncio
+import atexit
 import os
 import re
+import time
 from collections.abc import Awaitable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import cache
 from typing import Any, Generic, TypeVar
 
 from pytest_autotune.cache.errors import CacheError
@@ -25,6 +28,9 @@ _RETRY_S = 3
 #: A request with all its repetitions takes at most so many seconds. Two of them, and the rest of a run, take less than
 #: the 10 s that the documentation promises.
 _PATIENCE_S = 4.2
+
+#: A process that made requests waits so many seconds before it ends.
+_EXIT_S = 0.1
 
 #: The variables that hold credentials, or say where they are. A machine may have credentials of its own, but asking a
 #: machine that has none takes seconds.
@@ -121,6 +127,7 @@ def open_url(location: Location) -> OpenedUrl:
     except ImportError:
         remedy = "pip install 'pytest-autotune[stores]'"
         raise CacheError(str(location), "is a URL, and obstore is not installed", remedy) from None
+    _wait_for_library_at_exit()
     scheme = location.url.partition(":")[0]
     _check_environment(str(location), scheme)
     has_credentials = INSTANCE in location.options or _has_credential_variable(scheme)
@@ -139,6 +146,16 @@ def open_url(location: Location) -> OpenedUrl:
     except (obstore.exceptions.BaseError, ValueError) as error:
         raise CacheError(str(location), describe_request_error(error)) from None
     return OpenedUrl(obstore, objects, has_credentials)
+
+
+@cache
+def _wait_for_library_at_exit() -> None:
+    """Let the library's threads end before the process does.
+
+    After the last answer, such a thread still releases Python's objects. If the interpreter has ended by then, the
+    process is aborted by a signal, and its exit status is lost.
+    """
+    atexit.register(time.sleep, _EXIT_S)
 
 
 def _has_credential_variable(scheme: str) -> bool:
