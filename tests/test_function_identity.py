@@ -617,8 +617,8 @@ def test_a_torch_module_passed_as_source_is_a_type_error(looked_up: list[Lookup]
     assert "without a source" in looked_up[0].label
 
 
-def test_functions_written_in_c_are_candidates_and_values_of_a_key(looked_up: list[Lookup]) -> None:
-    """They have their public names. A method of an object has none, because the name does not tell the object."""
+def test_c_functions_are_candidates_and_values_of_keys(looked_up: list[Lookup]) -> None:
+    """Each is encoded as its public name. A method of an object is refused: its name does not tell the object."""
     np, torch = pytest.importorskip("numpy"), pytest.importorskip("torch")
     functions = [math.exp, cmath.exp, torch.relu, torch.matmul, torch.nn.functional.linear, np.add, np.exp, str.upper]
     for operation in functions:
@@ -952,8 +952,8 @@ def test_editing_a_class_used_as_key_value_changes_the_key_value() -> None:
     assert stable_value("type", UserType) == before
 
 
-def test_a_stale_row_names_two_functions_of_one_name_if_either_changes() -> None:
-    """The functions belong to two sources of one call, such as ``run=`` and ``setup=``."""
+def test_a_part_changes_if_one_of_two_functions_of_a_name_changes() -> None:
+    """A stale row names the parts that changed. The two functions may belong to ``run=`` and ``compile=``."""
 
     def read_part(*digests_of_helper: str) -> str:
         return combine_parts([{"helper": part} for part in digests_of_helper])["helper"]

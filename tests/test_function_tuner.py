@@ -868,7 +868,7 @@ OtherSplit = namedtuple("OtherSplit", "k")
     ],
     ids=["value and mapping", "dataclasses", "named tuples", "dataclass and mapping", "inner tuples", "enums"],
 )
-def test_candidates_with_equal_values_in_a_cache_are_a_type_error(first: object, second: object) -> None:
+def test_candidates_that_a_cache_cannot_tell_apart_raise(first: object, second: object) -> None:
     """Both would have the same params, so the second candidate would never be tried."""
     message = (
         f"space=: a cache cannot tell {first!r} and {second!r} apart: list only one of them, or add a field that "
@@ -878,7 +878,7 @@ def test_candidates_with_equal_values_in_a_cache_are_a_type_error(first: object,
         tune("k", space=[first, second], run=identity)
 
 
-def test_values_of_an_axis_with_equal_values_in_a_cache_are_a_type_error() -> None:
+def test_axis_values_that_a_cache_cannot_tell_apart_raise() -> None:
     with pytest.raises(TypeError, match="a cache cannot tell Split"):
         product(split=[Split(3), OtherSplit(3)])
 

@@ -542,7 +542,7 @@ def test_a_kernel_edited_after_its_import_is_uncacheable(load, edit: tuple[str, 
         source_digest(module.kernel)
 
 
-def test_a_file_replaced_by_a_file_with_an_old_time_is_uncacheable(load) -> None:
+def test_replacing_a_file_and_keeping_its_time_is_uncacheable(load) -> None:
     """Programs such as ``rsync`` keep the time of modification of the file that they copy."""
     source = "def kernel(x): return x + 1\n"
     module = load(source)

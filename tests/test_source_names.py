@@ -524,8 +524,8 @@ def test_a_home_folder_under_version_control_is_no_project(
     assert source_parts(module.work)["DATA"] == digest(str(("", "path", "../../.cache")))
 
 
-def test_a_path_in_the_source_of_a_test_stays_absolute_in_a_helper(load: Load, tmp_path: Path) -> None:
-    """The helper's module is near the path, and the test's module has it as a text."""
+def test_a_text_path_in_a_test_stays_absolute_in_a_helper(load: Load, tmp_path: Path) -> None:
+    """In the first checkout the helper is near the path, so only the text in the test keeps it absolute."""
     helpers = load("def make(folder):\n    return lambda n: (folder, n)\n", "helpers")
     path = str(tmp_path / "data")
     digests = []

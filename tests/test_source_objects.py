@@ -1226,7 +1226,7 @@ class Implementation(enum.Enum):
 
 
 @pytest.mark.parametrize("member", ["PARTIAL", "LAMBDA", "TUPLE", "OBJECT", "METHOD"])
-def test_editing_code_in_a_candidate_of_an_enum_is_a_change(load: Load, member: str) -> None:
+def test_editing_code_in_an_enum_member_changes_the_class_lines(load: Load, member: str) -> None:
     """An encoded candidate, or value of a key, is only ``Implementation.PARTIAL``."""
 
     def describe(source: str, name: str) -> list[str]:

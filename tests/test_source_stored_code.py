@@ -154,7 +154,7 @@ def kernel(x):
 
 
 @pytest.mark.parametrize(("old", "new"), [("2 *", "3 *"), ("= 16", "= 32"), ("x + 1", "x + 2")])
-def test_editing_what_a_stored_decorated_method_uses_is_a_source_change(load, old: str, new: str) -> None:
+def test_editing_code_a_decorated_method_uses_changes_the_digest(load, old: str, new: str) -> None:
     digest = source_digest(load(DECORATED_METHOD).kernel)
     assert source_digest(load(DECORATED_METHOD).kernel) == digest
     assert source_digest(load(DECORATED_METHOD.replace(old, new)).kernel) != digest
@@ -339,7 +339,7 @@ def kernel(n):
 
 
 @pytest.mark.parametrize(("old", "new"), [("+ 1", "+ 2"), ("2 * n", "3 * n")])
-def test_editing_code_in_a_partial_under_wraps_is_a_source_change(load, old: str, new: str) -> None:
+def test_editing_a_partial_under_wraps_is_a_source_change(load, old: str, new: str) -> None:
     def digest_kernel(source: str) -> list[str | None]:
         return [source_text(subject) for subject in list_sources(None, load(source).kernel)]
 
@@ -406,8 +406,8 @@ def run(x):
 
 
 @pytest.mark.parametrize(("old", "new"), [("+ 2", "+ 3"), ("noinline=True", "noinline=False")])
-def test_editing_one_of_two_decorators_of_a_function_is_a_source_change(load, old: str, new: str) -> None:
-    """The same function without the decorator stands before it."""
+def test_a_function_counts_with_each_of_its_decorators(load, old: str, new: str) -> None:
+    """The tuple also has the function without the decorator, which is digested first."""
     pytest.importorskip("triton")
     digest = source_digest(load(SEVERAL_DECORATORS, "m").run)
     assert source_digest(load(SEVERAL_DECORATORS, "m").run) == digest

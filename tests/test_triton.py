@@ -238,7 +238,7 @@ def test_each_test_asks_for_its_own_choice_in_any_test_order(session, options: t
         assert loaded.outcomes == ["hit"] * len(order)
 
 
-def test_each_test_asks_for_its_choice_if_an_option_is_none_by_default(session) -> None:
+def test_each_test_asks_if_a_constexpr_is_none_by_default(session) -> None:
     @triton.autotune(configs=configs(), key=["n"], do_bench=Bench())
     @triton.jit
     def copy(x, y, n, BLOCK: tl.constexpr, option: tl.constexpr = None):
@@ -254,7 +254,7 @@ def test_each_test_asks_for_its_choice_if_an_option_is_none_by_default(session) 
 
 
 def test_an_ordinary_kernel_asks_once_for_all_tests(session) -> None:
-    """Triton's memory keeps the choice, because no argument can change it. The candidates set BLOCK."""
+    """BLOCK is None by default, but the candidates set it. So Triton's memory keeps the choice."""
 
     @triton.autotune(configs=configs(), key=["n"], do_bench=Bench())
     @triton.jit

@@ -587,7 +587,7 @@ class Act:
     ],
     ids=["partial", "method", "callable", "dataclass", "tuple in a dataclass", "dict", "tuple in a dict", "module"],
 )
-def test_an_argument_with_code_that_no_key_can_hold_is_uncacheable(outcome_after, argument: Any) -> None:
+def test_an_argument_that_no_key_can_hold_is_uncacheable(outcome_after, argument: Any) -> None:
     """Triton compiles the code of such an argument, and the source does not name it."""
     assert outcome_after(empty(bench()), empty(bench()), *tensors(), argument) == "uncacheable"
 

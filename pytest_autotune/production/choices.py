@@ -189,7 +189,12 @@ def list_triton_entries(cache: Cache) -> list[Entry]:
 
 
 def _is_plain(entry: Entry) -> bool:
-    """Whether a launch shows the values of an entry: no functions, tuples, enums, nor dtypes that are values."""
+    """Whether a launch shows the values of an entry: no functions, tuples, enums, nor dtypes that are values.
+
+    The class of an argument, ``option.class``, is left out, too: an exported picker does not know the user's classes.
+    """
+    if any(value.name.endswith(".class") for value in entry.problem.key):
+        return False
     values = list(entry.problem.key)
     if entry.choice is not None:
         values += entry.choice.params

@@ -45,7 +45,8 @@ class Question(ABC):
     :param label: words about the call that are known only sometimes, for reports; never compared.
     :param versions: the versions of the libraries that matter to the tuner, its own library first.
     :param may_be_renamed: the kernel's name is the name of its function, which a user may change. An entry with the
-        same source then belongs to the kernel, if no test asks for the entry's name, and no kernel has it.
+        same source then belongs to the kernel, if no test asks for the entry's name, and no kernel of this process has
+        that name.
     """
 
     def __init__(
@@ -87,10 +88,10 @@ class Question(ABC):
         """
         return ()
 
-    def is_defined(self, kernel: str) -> bool:
-        """Whether this process has a kernel of this name, so that an entry of this name belongs to that kernel.
+    def has_kernel(self, name: str) -> bool:
+        """Whether this process still has a kernel of this name. An entry of this name then belongs to that kernel.
 
-        The session asks only if ``may_be_renamed`` is true.
+        No other kernel takes the entry. The session asks only if ``may_be_renamed`` is true.
         """
         return False
 

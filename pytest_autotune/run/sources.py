@@ -154,8 +154,8 @@ class LoadedCaches:
 
         1. The tuner has rejected an entry of this source: stale.
         2. An entry has the problem's kernel, key and device: a hit or stale, by the fingerprint and the candidates.
-        3. An entry of the same code has another kernel name, which no test asks for and no kernel has: a hit, "renamed
-           from".
+        3. An entry of the same code has the name of another kernel, for which no test asks, and which does not exist: a
+           hit, "renamed from".
         4. An entry has the kernel and the key, but another device: a mismatch.
         5. Otherwise: a miss.
         """
@@ -231,14 +231,14 @@ class LoadedCaches:
         """Return the entry that this kernel has under its old name; None if there is none.
 
         A kernel was renamed if the cache has an entry with the same key, device and fingerprint under another name, no
-        test has asked for that name, and no kernel has it any more.
+        test has asked for that name, and no kernel of this process has it.
         """
         has_source = any(value.name == "source" for value in question.fingerprint)
         if not question.may_be_renamed or not has_source:
             # Without a digest of the source, unlike kernels could have equal fingerprints.
             return None
         entries = []
-        for kernel in self._list_other_names(question):
+        for kernel in self._list_possible_old_names(question):
             entry = self._find_entry_of_kernel(question, kernel)
             if entry is not None:
                 entries.append(entry)
@@ -249,8 +249,8 @@ class LoadedCaches:
             return None
         return entries[0]
 
-    def _list_other_names(self, question: Question) -> list[str]:
-        """Return the names under which this kernel may have an entry with this fingerprint.
+    def _list_possible_old_names(self, question: Question) -> list[str]:
+        """Return the names that this kernel may have had before. A cache has an entry with this fingerprint under each.
 
         No test has asked for such a name, and no kernel of this process has it.
         """
@@ -259,11 +259,11 @@ class LoadedCaches:
         for index in self.indexes:
             names.update(index.list_kernels_with_fingerprint(tuner, question.fingerprint))
         names.discard(question.problem.kernel)
-        other_names = []
+        possible_old_names = []
         for name in sorted(names):
-            if (tuner, name) not in self.asked_kernels and not question.is_defined(name):
-                other_names.append(name)
-        return other_names
+            if (tuner, name) not in self.asked_kernels and not question.has_kernel(name):
+                possible_old_names.append(name)
+        return possible_old_names
 
     def _find_entry_of_kernel(self, question: Question, kernel: str) -> Entry | None:
         """Return the entry that answers the question under another name of its kernel; None if there is none."""

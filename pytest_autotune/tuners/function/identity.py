@@ -766,16 +766,16 @@ def list_class_lines(name: str, value: object) -> list[str]:
 
 
 def _describe_member(member: enum.Enum) -> str:
-    """Return the text of an enum's member: its name and its value. Of a value that may change, only its code counts."""
+    """Return the name and the value of an enum's member as text. If the value may change, only its code counts."""
     text = str(immutable_text(member))
     value = read_stored(member, "_value_")
     if is_scalar(value) or immutable_text(value) is not None:
         return text
     # Such as the member TILED = functools.partial(tiled).
-    code = read_code_in_values([value], root=None)
-    if code is None:
+    stored_code = read_code_in_values([value], root=None)
+    if stored_code is None:
         return text
-    return f"{text} {code.digest}"
+    return f"{text} {stored_code.digest}"
 
 
 def list_key_class_lines(key: object) -> list[str]:

@@ -201,8 +201,8 @@ class Space(ABC):
 class ListedSpace(Space):
     """A space of configurations that the user listed. Of configurations with equal params, the first stays.
 
-    :raises TypeError: if two configurations with equal params differ in a class: objects of two dataclasses, named
-        tuples or enums, or a value and a mapping, such as 1 and ``{"config": 1}``.
+    :raises TypeError: if two configurations have equal params and different classes, such as two dataclasses, or 1 and
+        ``{"config": 1}``.
     """
 
     def __init__(self, configs: Iterable[object]) -> None:
@@ -245,7 +245,7 @@ class ListedSpace(Space):
 class ProductSpace(Space):
     """A space of all combinations of the values of named axes that a constraint allows.
 
-    :raises TypeError: if two values of an axis differ only in a class, see :class:`ListedSpace`.
+    :raises TypeError: if two values of an axis differ only in their classes, see :class:`ListedSpace`.
     """
 
     def __init__(self, axes: Mapping[str, Iterable[object]], where: Callable[[dict[str, Any]], object] | None) -> None:
@@ -369,9 +369,9 @@ def _list_parts(config: object) -> Mapping[Any, object]:
 
 
 def _check_same_classes(first: object, second: object) -> None:
-    """Raise an error if two values that have the same form in a cache differ in a class.
+    """Check that two values with the same form in a cache have the same classes.
 
-    :raises TypeError: the error. The second value would never be tried.
+    :raises TypeError: if they differ: the tuner would never try the second value.
     """
     if first is second or _list_classes(first) == _list_classes(second):
         return
@@ -382,9 +382,10 @@ def _check_same_classes(first: object, second: object) -> None:
 
 
 def _list_classes(value: object) -> list[type]:
-    """Return the classes in a value that its form in a cache lacks: of dataclasses, named tuples and enums.
+    """Return the classes of the dataclasses, named tuples and enum members in a value, in order.
 
-    For a mapping of any class, the list has ``Mapping``.
+    The encoded value has none of these classes. Any mapping gives ``Mapping``: mappings with equal items are one
+    candidate.
     """
     if isinstance(value, enum.Enum):
         return [type(value)]

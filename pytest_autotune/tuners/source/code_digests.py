@@ -177,9 +177,9 @@ class CodeDigests:
         self._is_made_by_import = False
         #: Whether values in closures without a stable form are left out now.
         self._has_open_values = False
-        #: The digest of each function and class, by the id of the object: a metaclass may have a hash of its own.
-        #: An object may have two digests: with the values that it carries (True), and without them.
-        #: A function has a digest with each of its decorators: ``KERNELS = (kernel, Timed(kernel))``.
+        #: The digest of each function and class. The key has the id of the object, because a metaclass may have a hash
+        #: of its own, and whether the values count that the object carries. For a function, it also has the ids of its
+        #: decorators, and its compiled options: ``KERNELS = (kernel, Timed(kernel))``.
         self._digest_by_key: dict[tuple[object, ...], str] = {}
         #: The objects of these ids. They stay alive, because Python gives the id of a dead object to a new object.
         self._read_objects: list[object] = []
@@ -196,7 +196,7 @@ class CodeDigests:
         self.libraries = Libraries(root)
         #: The name of each function, class and constant, with a digest of it without the code that it uses.
         self.parts: dict[str, str] = {}
-        #: The names and texts that these digests were made of.
+        #: The names and texts that ``parts`` already covers.
         self._noted_parts: set[tuple[str, str]] = set()
         #: The values that the digests so far were computed from.
         self.used_values = UsedValues(ignored, is_kept)
@@ -229,18 +229,13 @@ class CodeDigests:
         """
         function = layers[-1]
         assert type(function) is FunctionType
-        decorators: list[object] = []
-        for layer in layers:
-            if is_instance(layer, partial):
-                decorators.append(layer)
-            elif type(layer) is not FunctionType and not is_library_code(type(layer)):
-                decorators.append(type(layer))
-        key = (id(function), self._is_made_by_import, *map(id, decorators), *list_compiled_options(layers))
+        decorator_parts = _list_decorator_parts(layers)
+        key = (id(function), self._is_made_by_import, *map(id, decorator_parts), *list_compiled_options(layers))
         if key in self._digest_by_key:
             return self._digest_by_key[key]
         # If the function calls itself, its digest contains this text in place of the digest.
         self._digest_by_key[key] = f"recursive {function.__qualname__}"
-        self._read_objects += [function, *decorators]
+        self._read_objects += [function, *decorator_parts]
         try:
             with self._with_paths_of(function.__globals__):
                 text = self._describe_function(value, layers, own_cells, named)
@@ -286,15 +281,15 @@ class CodeDigests:
         lines += fixed_lines
         # The part of this function lacks the values and functions that the function uses. These are parts themselves.
         self._note_part(function.__qualname__, "\n".join([own_text, *fixed_lines]))
-        # The decorators of the user. The source of the function does not name their code.
+        # The source of the function does not name the code of the user's decorators.
         for layer in layers:
-            layer_texts = []
+            texts: list[str | None] = []
             if is_instance(layer, partial):
-                # functools.wraps() of a partial: the partial calls another function, with this function as an argument.
-                layer_texts = [self.describe_code_in(part) for part in list_parts(layer)]
+                # A partial under functools.wraps(): it calls another function, and passes this function as an argument.
+                texts = [self.describe_code_in(part) for part in list_parts(layer)]
             elif type(layer) is not FunctionType:
-                layer_texts = [self._describe_unnamed_class(type(layer))]
-            lines += [text for text in layer_texts if text is not None]
+                texts = [self._describe_unnamed_class(type(layer))]
+            lines += [text for text in texts if text is not None]
         return "\n".join(lines)
 
     def _describe_used_values(self, function: FunctionType, source: FunctionText, own_cells: bool) -> list[str]:
@@ -1454,6 +1449,21 @@ class CodeDigests:
         self._noted_parts.add((name, text))
         # Functions that share a name are one part.
         self.parts[name] = digest(self.parts.get(name, "") + text)
+
+
+def _list_decorator_parts(layers: Iterable[object]) -> list[object]:
+    """Return the parts that tell the decorators of the user around a function from others.
+
+    A partial under ``functools.wraps()`` stands for itself. Another decorator's object stands for its class, because
+    its data do not count.
+    """
+    parts: list[object] = []
+    for layer in layers:
+        if is_instance(layer, partial):
+            parts.append(layer)
+        elif type(layer) is not FunctionType and not is_library_code(type(layer)):
+            parts.append(type(layer))
+    return parts
 
 
 def list_passes(carried: bool, root: FunctionType | type | None, is_kept: bool = False) -> Iterator[CodeDigests]:

@@ -336,7 +336,7 @@ def check_not_edited(code: CodeType, name: str) -> None:
         status = os.stat(code.co_filename)
     except OSError:
         return
-    # A file that was copied with its time of modification has a new time of change.
+    # ``rsync -t`` and ``cp -p`` keep the st_mtime of the file that they copy. They cannot keep st_ctime.
     if max(status.st_mtime, status.st_ctime) <= STARTED_S:
         return
     if not is_in_source(code, "".join(inspect.findsource(code)[0])):

@@ -118,7 +118,8 @@ def _find_wrapped(value: object) -> object:
         owner: object = value.__self__
         if class_module(type(owner)).startswith("triton.runtime."):
             return owner
-        # A method of the user has the attributes of its function, such as ``__wrapped__``, but its object counts, too.
+        # functools.wraps() gives a method ``__wrapped__``, too. The function there does not stand for the method, whose
+        # object counts as well.
         owner_class = type(owner)
         if is_instance(owner, type):
             owner_class = owner
@@ -390,15 +391,16 @@ def qualified_name(definition: FunctionType | type) -> str:
     return f"{definition.__module__}.{definition.__qualname__}"
 
 
-def is_defined(name: str) -> bool:
+def is_kernel_defined(name: str) -> bool:
     """Whether a module that this process imported defines the function or kernel ``module.qualname``.
 
     A module that only imports a function from another module does not define it. A function inside another counts as
     defined if the outer function is.
     """
-    name = name.partition(".<locals>")[0]
-    words = name.split(".")
-    # The name does not tell where the module ends: in lib.ops.Matmul.kernel it may be lib.ops or lib.
+    outer_name = name.partition(".<locals>")[0]
+    words = outer_name.split(".")
+    # The name does not tell where the module ends: in lib.ops.Matmul.kernel it may be lib.ops or lib. The longest name
+    # of an imported module decides.
     for length in range(len(words) - 1, 0, -1):
         value: object = sys.modules.get(".".join(words[:length]))
         if value is None:
@@ -406,7 +408,7 @@ def is_defined(name: str) -> bool:
         for word in words[length:]:
             value = unwrap_attribute(read_stored(value, word))
         function = python_function(value)
-        return function is not None and qualified_name(function) == name
+        return function is not None and qualified_name(function) == outer_name
     return False
 
 

@@ -212,13 +212,13 @@ def combine_sources(sources: Sequence[DigestedSource]) -> DigestedSource:
 
 
 def combine_parts(parts_of_sources: Iterable[Mapping[str, str]]) -> dict[str, str]:
-    """Return the parts of several sources. Different functions that share a name are one part."""
+    """Return the parts of several sources by name. Different functions of one name have one part, which covers all."""
     combined: dict[str, str] = {}
     for parts in parts_of_sources:
         for name, part_digest in parts.items():
-            other_digest = combined.get(name, part_digest)
-            if other_digest != part_digest:
-                part_digest = digest(other_digest + part_digest)
+            combined_digest = combined.get(name, part_digest)
+            if combined_digest != part_digest:
+                part_digest = digest(combined_digest + part_digest)
             combined[name] = part_digest
     return combined
 
@@ -326,8 +326,8 @@ def has_names(value: object) -> bool:
 def stable_value(name: str, value: object, dtype_apart: bool = False, carried: bool = True) -> Value:
     """Encode a value so that it means the same in another process.
 
-    The value may be a plain scalar (also of numpy), a dtype of any library, a member of an enum, a class, a function
-    with a name and the values in its closure, or a tuple or list of these.
+    The value may be a plain scalar (also of numpy), a dtype of any library, a member of an enum, a class, a library's
+    function that is written in C, a function with a name and the values in its closure, or a tuple or list of these.
 
     :param dtype_apart: whether ``torch.float16`` and ``tl.float16`` are two values. They are two values for Triton as
         arguments of a kernel, and the same value as the dtype of a tensor.
@@ -365,7 +365,7 @@ def _encode_value(name: str, value: object, dtype_apart: bool, carried: bool) ->
 def _is_c_function(value: object) -> bool:
     """Whether a value is a function of a library written in C, such as ``torch.relu``, ``numpy.add`` or ``str.upper``.
 
-    A method that is bound to an object, such as ``tensor.add``, is none: its name does not tell the object.
+    A method that is bound to an object, such as ``tensor.add``, does not count: its name does not tell the object.
     """
     is_ufunc = class_module(type(value)) == "numpy" and class_name(type(value)) == "ufunc"
     is_function = is_ufunc or is_instance(value, (BuiltinFunctionType, MethodDescriptorType))

@@ -626,8 +626,8 @@ def relative_path(text: str, module_files: Sequence[str]) -> str | None:
     """Return a text that is a path, relative to the folder of a module: ``./a.cu`` for ``/repo/tests/a.cu``.
 
     None for other texts. A path counts relative to a module if both are in one project: such a text has the place of
-    the checkout. A text that stands in the source of the module is the same in each checkout. So are the folders of the
-    machine.
+    the checkout. A text that stands in the source of one of the modules is the same in each checkout. So are the
+    folders of the machine.
 
     :param module_files: the file of the module whose code has the text, such as ``/repo/tests/test_a.py``, then the
         files of the modules that use this code. The first module that the path fits counts.
@@ -655,7 +655,7 @@ def find_last_part(text: str, module_files: Sequence[str]) -> str | None:
 
 
 def _has_text_in_source(text: str, module_files: Sequence[str]) -> bool:
-    """Whether a text stands in quotes in the source of a module."""
+    """Whether a text stands in quotes in the source of one of several modules."""
     for module_file in module_files:
         source = "".join(linecache.getlines(module_file))
         if f'"{text}"' in source or f"'{text}'" in source:
@@ -688,8 +688,8 @@ def _find_project_folder(module_folder: str, rootdir: Path | None) -> str:
     """Return the highest folder above a module that is in its project, or the folder with its package.
 
     Other folders above are folders of the machine, such as ``/workspace``: two machines may check out the project in
-    different places, and both have such a folder. The home folder is such a folder, also if it has a ``.git``, unless
-    it is the rootdir.
+    different places, and both have such a folder. The home folder is a folder of the machine, too, even if it has a
+    ``.git``: the search ends below it, unless it is the rootdir.
     """
     project_folder = module_folder
     while os.path.exists(os.path.join(project_folder, "__init__.py")):

@@ -25,7 +25,7 @@ from pytest_autotune.run.session import Session
 from pytest_autotune.run.tuning import Tuning
 from pytest_autotune.tuners.shared.candidates import does_not_compile
 from pytest_autotune.tuners.shared.patches import CallHook, CallInstead, CallResult, HookedCall
-from pytest_autotune.tuners.source.functions import is_defined, python_function, qualified_name
+from pytest_autotune.tuners.source.functions import is_kernel_defined, python_function, qualified_name
 from pytest_autotune.tuners.source.libraries import Distribution, list_versions
 from pytest_autotune.tuners.triton.compile_watcher import CompileWatcher
 from pytest_autotune.tuners.triton.compiling import compile_and_load, help_to_compile
@@ -72,9 +72,9 @@ class CallQuestion(Question):
         """Return the functions, constants and configs that the fingerprint is made of."""
         return list_digests(self._launch, self._call_identity, self._configs)
 
-    def is_defined(self, kernel: str) -> bool:
+    def has_kernel(self, name: str) -> bool:
         """Whether an imported module defines a kernel of this name."""
-        return is_defined(kernel)
+        return is_kernel_defined(name)
 
     def help(self) -> None:
         """Compile candidates while another worker tunes the same problem, so that it finds them on disk."""
@@ -342,8 +342,9 @@ class Choices(CallHook):
         - The kernel has a pruner, which may look at arguments outside the key. Triton calls the pruner only if its
           memory has no choice for the key. If the memory kept this choice, the next test would get it, even if the
           pruner excludes it for that test. The choice of a test would then depend on the order of the tests.
-        - The problem or the fingerprint depends on an argument that Triton's key lacks, such as a function, or may do
-          so in another call. If the memory kept the choice, a test with another function would get it.
+        - The problem or the fingerprint depends on an argument that Triton's key lacks, such as a function, or another
+          call may pass a function or tensors in its place. If the memory kept the choice, a test with another function
+          would get it.
         - In a sweep, the summary names the candidates with which a test failed, so each test must ask.
 
         A kernel with a performance model keeps its choice. The fingerprint does not have the candidates that the model

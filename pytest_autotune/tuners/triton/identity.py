@@ -186,8 +186,8 @@ def can_share_tuning_key(call: Call) -> bool:
 
     Triton would then use the choice of the first call for the second. Triton's key has the arguments in ``key=``, and
     the ``dtype`` of each argument. It lacks functions, classes of objects, and dtypes in tuples and tensor descriptors,
-    on which an entry depends. If a call passes None for a ``tl.constexpr``, another call may pass a function. If a call
-    passes a tuple, another call may pass a tuple with tensors.
+    on which an entry depends. A call that passes None for a ``tl.constexpr`` outside the key also counts, because
+    another call may pass a function there. So does a tuple, because another call may pass tensors in it.
     """
     arguments = call.named
     if _passes_none_as_constexpr(call):
@@ -215,14 +215,14 @@ def _passes_none_as_constexpr(call: Call) -> bool:
     if function is None:
         return False
     values = {**dict(list_defaults(function)), **call.named}
-    # The values of these parameters are in Triton's key, or do not come from the call.
-    other_names = {*call.autotuner.keys, *dict(call.heuristics)}
+    # Triton's key has these parameters, or a heuristic or a candidate sets them.
+    names_set_elsewhere = {*call.autotuner.keys, *dict(call.heuristics)}
     for config in call.autotuner.configs:
-        other_names.update(config.kwargs)
+        names_set_elsewhere.update(config.kwargs)
     for name, annotation in function.__annotations__.items():
         # Triton's own test, see its ``KernelParam.is_constexpr``. The annotation may be a text.
         is_constexpr = "constexpr" in str(annotation)
-        if is_constexpr and name not in other_names and values.get(name, MISSING) is None:
+        if is_constexpr and name not in names_set_elsewhere and values.get(name, MISSING) is None:
             return True
     return False
 
@@ -238,14 +238,14 @@ def _list_compiled_properties(name: str, value: Any, *, is_in_key: bool) -> Iter
     a tuple              the properties of its items: ``x.0.dtype``
     a function           ``x``, unless ``x`` is in the key anyway
     an object with code  as a function
-    an object of a class ``x.class``, the name of the class, unless
-    of the user          ``x`` is in the key anyway
+    an object of the     ``x.class``, unless ``x`` is in the key anyway
+    user
     ==================== ==========================================
 
     :param is_in_key: whether the kernel's author listed the argument in ``key=``.
     """
-    # Triton compiles the methods of the object. With the class in the key, an update after an edit of one class keeps
-    # the entries for objects of other classes.
+    # The class is in the key besides the source: an update after an edit of one class then keeps the entries for
+    # objects of other classes.
     if not is_in_key and _may_have_methods(value) and is_class_of_user(type(unwrapped(value))):
         yield f"{name}.class", qualified_name(type(unwrapped(value)))
     has_dtype = hasattr(value, "dtype")
@@ -266,7 +266,7 @@ def _list_compiled_properties(name: str, value: Any, *, is_in_key: bool) -> Iter
 
 
 def _has_code(value: object) -> bool:
-    """Whether an argument is code of the user, or holds code, which Triton may compile into the kernel.
+    """Whether an argument is code, or holds code, which Triton may compile into the kernel.
 
     Such an argument belongs to the key. The key can hold functions and classes of the user. It can hold no other object
     with code, so a call with such an object is uncacheable.
@@ -277,7 +277,7 @@ def _has_code(value: object) -> bool:
     # A class. The classes of libraries, such as their dtypes, are no code of the user.
     if is_instance(value, type):
         return not is_library_class(value)
-    # The kernel may call the functions of a module, also of a library's: no text of the kernel names them.
+    # A module, also of a library: the kernel may call its functions, and no source names the module.
     if is_instance(value, ModuleType):
         return True
     # An object that holds functions.
@@ -596,10 +596,10 @@ def _list_argument_objects(call: Call) -> list[object]:
 
 
 def _may_have_methods(argument: object) -> bool:
-    """Whether an argument may have methods of the user. Triton compiles those that the kernel calls.
+    """Whether an argument may have methods of the user that Triton compiles.
 
-    Functions and classes are left out, because they belong to the key. Tensors and numbers are left out: Triton takes a
-    member of an IntEnum, as each object of a subclass of int, for its number.
+    Functions and classes are left out, because they belong to the key. Tensors and numbers are left out: Triton takes
+    an IntEnum's member, and any object of a subclass of int or float, for its number.
     """
     # For speed, before unwrapped(): most arguments are scalars or tensors.
     if is_scalar(argument) or _is_tensor(argument):
