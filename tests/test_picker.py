@@ -330,10 +330,11 @@ def test_an_export_omits_entries_with_keys_it_could_not_compare(export: Export, 
         keyed((7,), 64),
         keyed((7,), 32, Value("DTYPE", "fp16", "dtype")),
         keyed((8,), 32, Value("ACTIVATION.dtype", "fp8e5", "dtype")),
+        keyed((9,), 32, Value("ACTIVATION.class", "lib.Activation")),
     )
     constexpr = type("constexpr", (), {"__init__": lambda self, value: setattr(self, "value", value)})
 
-    assert "; 3 entries not exported, because an export cannot hold their values" in capsys.readouterr().out
+    assert "; 4 entries not exported, because an export cannot hold their values" in capsys.readouterr().out
     assert exported.pick(Mode.FAST, ACTIVATION=constexpr(None))[0] == [16]
     assert exported.pick("3")[0] == [32]
     assert exported.pick(6, ACTIVATION=(1, Int64()))[0] == [32]
