@@ -1217,6 +1217,7 @@ class Stored:
         self.function = tiled
 class Implementation(enum.Enum):
     PARTIAL = functools.partial(tiled)
+    ARGUMENT = functools.partial(pow, exp=1)
     LAMBDA = functools.partial(lambda n: tiled(n))
     TUPLE = (functools.partial(tiled), 1)
     OBJECT = Stored()
@@ -1225,13 +1226,13 @@ class Implementation(enum.Enum):
 """
 
 
-@pytest.mark.parametrize("member", ["PARTIAL", "LAMBDA", "TUPLE", "OBJECT", "METHOD"])
+@pytest.mark.parametrize("member", ["PARTIAL", "ARGUMENT", "LAMBDA", "TUPLE", "OBJECT", "METHOD"])
 def test_editing_code_in_an_enum_member_changes_the_class_lines(load: Load, member: str) -> None:
     """An encoded candidate, or value of a key, is only ``Implementation.PARTIAL``."""
 
     def describe(source: str, name: str) -> list[str]:
         return list_class_lines("space.config", load(source, "implementations").Implementation[name])
 
-    edited = IMPLEMENTATIONS.replace("n + 1", "n + 2")
+    edited = IMPLEMENTATIONS.replace("n + 1", "n + 2").replace("exp=1", "exp=2")
     assert describe(IMPLEMENTATIONS, member) == describe(IMPLEMENTATIONS, member) != describe(edited, member)
     assert describe(IMPLEMENTATIONS, "PLAIN") == describe(edited, "PLAIN")

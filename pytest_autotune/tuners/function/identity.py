@@ -766,12 +766,18 @@ def list_class_lines(name: str, value: object) -> list[str]:
 
 
 def _describe_member(member: enum.Enum) -> str:
-    """Return the name and the value of an enum's member as text. If the value may change, only its code counts."""
+    """Return the name and the value of an enum's member as text. If the value may change, only its code counts.
+
+    The arguments of a partial count, too, unless one of them may change.
+    """
     text = str(immutable_text(member))
     value = read_stored(member, "_value_")
     if is_scalar(value) or immutable_text(value) is not None:
         return text
-    # Such as the member TILED = functools.partial(tiled).
+    if is_instance(value, partial):
+        # Such as the member TILED = functools.partial(tiled, rows=2).
+        arguments = (value.args, tuple(sorted(value.keywords.items())))
+        text += f" {immutable_text(arguments)}"
     stored_code = read_code_in_values([value], root=None)
     if stored_code is None:
         return text
