@@ -30,6 +30,11 @@ def test_ten(): lib.launch(10)
 def test_twenty(): lib.launch(20)
 """
 MOVED_FILE = {"new": LIBRARY, "test_op": SUITE.replace("import old", "import new")}
+#: A plain function has the name that the kernel had before.
+LAUNCHER_WITH_OLD_NAME = {
+    "old": re.sub(r"\bcopy\b", "duplicate", LIBRARY) + "def copy(n): launch(n)\n",
+    "test_op": SUITE,
+}
 RENAMED_FUNCTION = {"old": re.sub(r"\bcopy\b", "duplicate", LIBRARY), "test_op": SUITE}
 
 
@@ -56,6 +61,7 @@ def kernels(suite: Suite) -> list[str]:
     [
         pytest.param(MOVED_FILE, "old.py", "new.copy", id="file"),
         pytest.param(RENAMED_FUNCTION, "", "old.duplicate", id="function"),
+        pytest.param(LAUNCHER_WITH_OLD_NAME, "", "old.duplicate", id="launcher with the old name"),
         pytest.param({**MOVED_FILE, "old": "from new import copy"}, "", "new.copy", id="kept for importers"),
     ],
 )

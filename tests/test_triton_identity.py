@@ -680,10 +680,9 @@ def test_the_key_has_the_dtypes_of_items_of_a_named_tuple() -> None:
         argument = settings(torch.float32, torch.zeros(4, dtype=dtype))
         keys.append(dict(_list_compiled_properties("x", argument, is_in_key=False)))
 
-    class_name = f"{__name__}.settings"
     assert keys == [
-        {"x.class": class_name, "x.dtype": "torch.float32", "x.1.dtype": "torch.float16"},
-        {"x.class": class_name, "x.dtype": "torch.float32", "x.1.dtype": "torch.float32"},
+        {"x.class": "settings", "x.dtype": "torch.float32", "x.1.dtype": "torch.float16"},
+        {"x.class": "settings", "x.dtype": "torch.float32", "x.1.dtype": "torch.float32"},
     ]
 
 

@@ -766,9 +766,9 @@ def list_class_lines(name: str, value: object) -> list[str]:
 
 
 def _describe_member(member: enum.Enum) -> str:
-    """Return the name and the value of an enum's member as text. If the value may change, only its code counts.
+    """Return the name and the value of an enum's member as text.
 
-    The arguments of a partial count, too, unless one of them may change.
+    If the value may change, only the code in it counts, and the arguments of a partial, unless one of them may change.
     """
     text = str(immutable_text(member))
     value = read_stored(member, "_value_")

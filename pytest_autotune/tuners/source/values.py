@@ -695,9 +695,10 @@ def _find_project_folder(module_folder: str, rootdir: Path | None) -> str:
     while os.path.exists(os.path.join(project_folder, "__init__.py")):
         project_folder = os.path.dirname(project_folder)
     folder = project_folder
-    home = Path(os.path.expanduser("~"))
+    home = os.path.realpath(os.path.expanduser("~"))
+    is_home_rootdir = rootdir is not None and os.path.realpath(rootdir) == home
     while folder != os.path.dirname(folder):
-        if Path(folder) == home and home != rootdir:
+        if os.path.realpath(folder) == home and not is_home_rootdir:
             break
         if any(os.path.exists(os.path.join(folder, name)) for name in _PROJECT_FILES):
             project_folder = folder

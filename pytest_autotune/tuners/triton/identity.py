@@ -33,6 +33,7 @@ from pytest_autotune.devices import stream_is_capturing
 from pytest_autotune.tuners.shared.candidates import LaunchError
 from pytest_autotune.tuners.source.attributes import (
     MISSING,
+    class_name,
     find_in_class,
     find_owner,
     is_dataclass_instance,
@@ -245,9 +246,9 @@ def _list_compiled_properties(name: str, value: Any, *, is_in_key: bool) -> Iter
     :param is_in_key: whether the kernel's author listed the argument in ``key=``.
     """
     # The class is in the key besides the source: an update after an edit of one class then keeps the entries for
-    # objects of other classes.
+    # objects of other classes. The module is left out, so that a moved file keeps its entries.
     if not is_in_key and _may_have_methods(value) and is_class_of_user(type(unwrapped(value))):
-        yield f"{name}.class", qualified_name(type(unwrapped(value)))
+        yield f"{name}.class", class_name(type(unwrapped(value)))
     has_dtype = hasattr(value, "dtype")
     if has_dtype:
         yield f"{name}.dtype", DtypeName(str(value.dtype))
