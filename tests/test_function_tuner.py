@@ -883,6 +883,13 @@ def test_axis_values_that_a_cache_cannot_tell_apart_raise() -> None:
         product(split=[Split(3), OtherSplit(3)])
 
 
+def test_candidates_without_a_stable_form_are_a_type_error() -> None:
+    with pytest.raises(TypeError, match=r"\Aproduct\(\): axis is a object, which has no stable form\Z"):
+        product(axis=[1, object()])
+    with pytest.raises(TypeError, match=r"\Aspace=: inner is a object, which has no stable form\Z"):
+        as_space([{"inner": (1, object())}])
+
+
 def test_a_candidate_that_is_listed_twice_is_tried_once() -> None:
     """Mappings of two classes with the same items are one candidate, too."""
     assert len(list(as_space([Tile(4), Tile(4)]))) == 1

@@ -25,6 +25,7 @@ from dataclasses import dataclass, field, replace
 from importlib.machinery import PathFinder
 from importlib.util import find_spec
 from pathlib import Path
+from types import ModuleType
 from typing import Any, NoReturn
 
 import pytest
@@ -194,6 +195,8 @@ class TestProcess:
         self._test_exits = ExitStack()
         #: Whether the choices of earlier tests are hidden from the current test: see :meth:`_isolate`.
         self._is_test_isolated = False
+        #: The modules of this package that were imported when the run began, by their names.
+        self._modules: dict[str, ModuleType] = {}
         # A URL is read once for each run: a server that is down takes seconds to fail.
         self._read_url = functools.cache(stores.read_cache)
 
@@ -206,6 +209,9 @@ class TestProcess:
         self.hooks.install()
         if hides_earlier_run:
             self._run_exits.enter_context(self.hooks.isolated())
+        for name, module in list(sys.modules.items()):
+            if name.partition(".")[0] == "pytest_autotune":
+                self._modules[name] = module
 
     def _refuse(self, message: str) -> NoReturn:
         """Fail the current test, because the user wants an error for the outcome of a lookup."""
@@ -340,6 +346,9 @@ class TestProcess:
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
+        # A fixture of an earlier test may have removed modules that were imported after the conftest. A second import of
+        # ours would know no run.
+        sys.modules.update(self._modules)
         self.session.begin_test(item.nodeid)
         # The fixture shows only the lookups of its own test.
         self.session.lookups.clear()

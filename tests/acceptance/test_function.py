@@ -139,6 +139,40 @@ def test_a_new_key_value_fails_the_gate_until_an_update(serial_suite: Suite, sec
     assert covered.ret == 0
 
 
+FRESH_IMPORTS = """
+import sys
+import pytest
+
+NAMES = set(sys.modules)
+
+@pytest.fixture
+def fresh_imports():
+    yield
+    for name in set(sys.modules) - NAMES:
+        del sys.modules[name]
+"""
+
+AFTER_FRESH_IMPORTS = """
+from times import HOW, SPACE, run
+
+def test_fresh(fresh_imports):
+    pass
+
+def test_gemm(autotune_cache):
+    autotune_cache.tune("lib.gemm", key={"m": 64}, space=SPACE, run=run, measuring=HOW, device="cpu")
+"""
+
+
+def test_the_gate_counts_misses_after_modules_were_removed(serial_suite: Suite, section: Any) -> None:
+    a_suite(serial_suite).dump()
+    a_suite(serial_suite, AFTER_FRESH_IMPORTS, conftest=FRESH_IMPORTS)
+
+    result = serial_suite.load("--autotune-max-misses=0")
+
+    assert result.ret == 1
+    assert "1 miss; 1 tuned" in "\n".join(section(result))
+
+
 def test_changing_the_candidates_or_source_makes_entries_stale(serial_suite: Suite) -> None:
     a_suite(serial_suite).dump()
     serial_suite.pytester.makepyfile(times=TIMES.replace("64: 20.0", "64: 20.0, 128: 5.0"))

@@ -9,12 +9,12 @@ import asyncio
 import atexit
 import os
 import re
-import time
 from collections.abc import Awaitable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import cache
+from time import sleep
 from typing import Any, Generic, TypeVar
 
 from pytest_autotune.cache.errors import CacheError
@@ -155,7 +155,7 @@ def _wait_for_library_at_exit() -> None:
     After the last answer, such a thread still releases Python's objects. If the interpreter has ended by then, the
     process is aborted by a signal, and its exit status is lost.
     """
-    atexit.register(time.sleep, _EXIT_S)
+    atexit.register(sleep, _EXIT_S)
 
 
 def _has_credential_variable(scheme: str) -> bool:

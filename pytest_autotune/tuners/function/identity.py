@@ -645,7 +645,7 @@ def stable_part(name: str, value: object) -> Value:
         encoded_items = []
         for item in list_items(inner):
             # Without the name, which only the whole value has.
-            encoded_items.append(stable_part("", item).encoded[1:])
+            encoded_items.append(stable_part(name, item).encoded[1:])
         return Value(name, repr(encoded_items), "tuple")
     encoded = stable_value(name, value, carried=False)
     if encoded.type != "function":
@@ -670,7 +670,7 @@ def configuration_value(name: str, value: object) -> Value:
     container = _find_container_type(inner)
     if container is None:
         return stable_part(name, value)
-    text = json.dumps(_plain_items(inner, container), ensure_ascii=False)
+    text = json.dumps(_plain_items(name, inner, container), ensure_ascii=False)
     if container is tuple:
         return Value(name, text, JSON_TUPLE)
     return Value(name, text, JSON_LIST)
@@ -687,7 +687,7 @@ def _find_container_type(value: object) -> type | None:
     return None
 
 
-def _plain_items(items: Any, container: type) -> list[object]:
+def _plain_items(name: str, items: Any, container: type) -> list[object]:
     """Return the items of a tuple or list as JSON can hold them.
 
     A scalar stays a scalar, and an inner container of the same type becomes a list. All other items become a mapping of
@@ -695,6 +695,7 @@ def _plain_items(items: Any, container: type) -> list[object]:
     ``[1, [2, 3], {"list": [4]}, {"dtype": "fp16"}]``. A configuration cannot hold a mapping itself, so no two values
     have the same JSON.
 
+    :param name: of the whole value, for errors.
     :param container: the type of the tuple or list.
     """
     plain_items: list[object] = []
@@ -702,11 +703,11 @@ def _plain_items(items: Any, container: type) -> list[object]:
         inner = unwrapped(item)
         inner_container = _find_container_type(inner)
         if inner_container is None:
-            plain_items.append(_plain_item(stable_part("", item)))
+            plain_items.append(_plain_item(stable_part(name, item)))
         elif inner_container is container:
-            plain_items.append(_plain_items(inner, inner_container))
+            plain_items.append(_plain_items(name, inner, inner_container))
         else:
-            plain_items.append({inner_container.__name__: _plain_items(inner, inner_container)})
+            plain_items.append({inner_container.__name__: _plain_items(name, inner, inner_container)})
     return plain_items
 
 

@@ -326,7 +326,8 @@ def product(*, where: Callable[[dict[str, Any]], object] | None = None, **axes: 
 
     :param where: gets a combination as a mapping, and returns whether it is a configuration.
     :raises ValueError: without any axis.
-    :raises TypeError: for an axis without several values, and for a ``where`` whose call does not run it.
+    :raises TypeError: for an axis without several values, for a value that has no stable form in a cache, and for a
+        ``where`` whose call does not run it.
     """
     if not axes:
         raise ValueError("product() takes at least one axis: product(BLOCK=[16, 32])")
@@ -336,7 +337,10 @@ def product(*, where: Callable[[dict[str, Any]], object] | None = None, **axes: 
     kind = find_deferred_kind(where)
     if kind:
         raise TypeError(f"product(): where= returns {kind}, which is always true: pass a function that returns a bool")
-    return ProductSpace({name: tuple(values) for name, values in axes.items()}, where)
+    try:
+        return ProductSpace({name: tuple(values) for name, values in axes.items()}, where)
+    except UncacheableError as error:
+        raise TypeError(f"product(): {error}") from None
 
 
 def as_space(space: object) -> Space:

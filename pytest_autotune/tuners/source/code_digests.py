@@ -229,13 +229,13 @@ class CodeDigests:
         """
         function = layers[-1]
         assert type(function) is FunctionType
-        decorator_parts = _list_decorator_parts(layers)
-        key = (id(function), self._is_made_by_import, *map(id, decorator_parts), *list_compiled_options(layers))
+        decorator_identities = _list_decorator_identities(layers)
+        key = (id(function), self._is_made_by_import, *map(id, decorator_identities), *list_compiled_options(layers))
         if key in self._digest_by_key:
             return self._digest_by_key[key]
         # If the function calls itself, its digest contains this text in place of the digest.
         self._digest_by_key[key] = f"recursive {function.__qualname__}"
-        self._read_objects += [function, *decorator_parts]
+        self._read_objects += [function, *decorator_identities]
         try:
             with self._with_paths_of(function.__globals__):
                 text = self._describe_function(value, layers, own_cells, named)
@@ -1451,19 +1451,19 @@ class CodeDigests:
         self.parts[name] = digest(self.parts.get(name, "") + text)
 
 
-def _list_decorator_parts(layers: Iterable[object]) -> list[object]:
-    """Return the parts that tell the decorators of the user around a function from others.
+def _list_decorator_identities(layers: Iterable[object]) -> list[object]:
+    """Return, for each decorator of the user around a function, the object that tells it from other decorators.
 
     A partial under ``functools.wraps()`` stands for itself. Another decorator's object stands for its class, because
     its data do not count.
     """
-    parts: list[object] = []
+    identities: list[object] = []
     for layer in layers:
         if is_instance(layer, partial):
-            parts.append(layer)
+            identities.append(layer)
         elif type(layer) is not FunctionType and not is_library_code(type(layer)):
-            parts.append(type(layer))
-    return parts
+            identities.append(type(layer))
+    return identities
 
 
 def list_passes(carried: bool, root: FunctionType | type | None, is_kept: bool = False) -> Iterator[CodeDigests]:
