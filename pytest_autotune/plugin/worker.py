@@ -346,8 +346,8 @@ class TestProcess:
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
-        # A fixture of an earlier test may have removed modules that were imported after the conftest. A second import of
-        # ours would know no run.
+        # A fixture of an earlier test may have removed the modules that were imported after the conftest. Our modules
+        # would then be imported again, and know of no run.
         sys.modules.update(self._modules)
         self.session.begin_test(item.nodeid)
         # The fixture shows only the lookups of its own test.

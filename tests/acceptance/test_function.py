@@ -166,11 +166,13 @@ def test_gemm(autotune_cache):
 def test_the_gate_counts_misses_after_modules_were_removed(serial_suite: Suite, section: Any) -> None:
     a_suite(serial_suite).dump()
     a_suite(serial_suite, AFTER_FRESH_IMPORTS, conftest=FRESH_IMPORTS)
+    # In this process, the plugin's modules were imported before the conftest.
+    serial_suite.pytester._method = "subprocess"
 
     result = serial_suite.load("--autotune-max-misses=0")
 
     assert result.ret == 1
-    assert "1 miss; 1 tuned" in "\n".join(section(result))
+    assert section(result)[0].startswith("MISS test_lib.py::test_gemm")
 
 
 def test_changing_the_candidates_or_source_makes_entries_stale(serial_suite: Suite) -> None:
