@@ -1059,7 +1059,10 @@ def test_hashing_the_source_calls_no_getattr_of_a_module(load) -> None:
 
 @pytest.mark.parametrize("edit", [("x + 1", "x + 2"), ("LIMIT = 3", "LIMIT = 4")])
 @pytest.mark.parametrize("source", ["kernel", "module"])
-def test_a_called_module_edited_after_its_import_is_uncacheable(load, source: str, edit: tuple[str, str]) -> None:
+@pytest.mark.parametrize("time_s", [0, 2**32], ids=["old time", "new time"])
+def test_a_called_module_edited_after_its_import_is_uncacheable(
+    load, time_s: int, source: str, edit: tuple[str, str]
+) -> None:
     """The file has new text, and the process runs the old code."""
     lines = "import functools\nLIMIT = 3\n@functools.lru_cache\ndef work(x):\n    return x + 1\n"
     edited = load(lines, "edited_work")
@@ -1069,6 +1072,6 @@ def test_a_called_module_edited_after_its_import_is_uncacheable(load, source: st
 
     path = Path(str(edited.__file__))
     path.write_text(lines.replace(*edit))
-    os.utime(path, (2**32, 2**32))
+    os.utime(path, (time_s, time_s))
     with pytest.raises(UncacheableError, match="edited since it was imported"):
         read_source_argument(subject)

@@ -524,6 +524,40 @@ def test_a_home_folder_under_version_control_is_no_project(
     assert source_parts(module.work)["DATA"] == digest(str(("", "path", "../../.cache")))
 
 
+@pytest.mark.parametrize("folder_of_suite", ["home", "link", "home/projects/repo", "link/projects/repo"])
+@pytest.mark.parametrize("home", ["home", "link"])
+def test_a_linked_home_folder_is_no_project(
+    load: Load, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, home: str, folder_of_suite: str
+) -> None:
+    """HOME, the path of the suite or both have a symbolic link. Nor is the folder above it a project."""
+    (tmp_path / "home/.git").mkdir(parents=True)
+    (tmp_path / ".git").mkdir()
+    (tmp_path / "link").symlink_to("home")
+    monkeypatch.setenv("HOME", str(tmp_path / home))
+    module = load("def work(n):\n    return DATA\n")
+    module.__file__ = str(tmp_path / folder_of_suite / "tests/work.py")
+    for folder in ("", "home", "link"):
+        module.DATA = str(tmp_path / folder / ".cache")  # type: ignore[attr-defined]
+        assert source_parts(module.work)["DATA"] == digest(str(immutable_text(module.DATA))), folder
+
+
+@pytest.mark.parametrize("rootdir", ["home", "link"])
+@pytest.mark.parametrize("folder_of_suite", ["home", "link"])
+@pytest.mark.parametrize("home", ["home", "link"])
+def test_a_linked_home_folder_that_is_the_rootdir_is_a_project(
+    load: Load, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, home: str, folder_of_suite: str, rootdir: str
+) -> None:
+    """HOME, the path of the suite and the rootdir name the same folder, each with or without the symbolic link."""
+    (tmp_path / "home/.git").mkdir(parents=True)
+    (tmp_path / "link").symlink_to("home")
+    monkeypatch.setenv("HOME", str(tmp_path / home))
+    monkeypatch.setattr("pytest_autotune.tuners.source.values.current_rootdir", lambda: tmp_path / rootdir)
+    module = load("def work(n):\n    return DATA\n")
+    module.__file__ = str(tmp_path / folder_of_suite / "tests/work.py")
+    module.DATA = str(tmp_path / folder_of_suite / "csrc")  # type: ignore[attr-defined]
+    assert source_parts(module.work)["DATA"] == digest(str(("", "path", "../csrc")))
+
+
 def test_a_text_path_in_a_test_stays_absolute_in_a_helper(load: Load, tmp_path: Path) -> None:
     """In the first checkout the helper is near the path, so only the text in the test keeps it absolute."""
     helpers = load("def make(folder):\n    return lambda n: (folder, n)\n", "helpers")

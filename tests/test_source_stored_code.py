@@ -13,7 +13,6 @@ import torch
 
 from pytest_autotune.cache.model import UncacheableError
 from pytest_autotune.tuners.function.identity import list_sources, source_text
-from pytest_autotune.tuners.source.functions import is_kernel_defined
 from pytest_autotune.tuners.source.source_digest import source_digest, stable_value
 from tests.test_source_digest import load
 
@@ -824,28 +823,3 @@ def test_using_a_method_edited_after_its_import_is_uncacheable(load) -> None:
     os.utime(path, (2**32, 2**32))
     with pytest.raises(UncacheableError, match="edited since it was imported"):
         source_digest(module.kernel)
-
-
-DEFINED = """
-class Kernel:
-    def __init__(self, fn):
-        self.fn = fn
-    def __call__(self, n):
-        return self.fn(n)
-@Kernel
-def copy(n):
-    return n
-def launch(n):
-    return copy(n)
-def make():
-    @Kernel
-    def inner(n):
-        return n
-    return inner
-"""
-
-
-def test_a_kernel_is_defined_under_its_own_name_only(load, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "defined", load(DEFINED, "defined"))
-    names = ["copy", "launch", "make.<locals>.inner", "make.<locals>.old", "missing", "make"]
-    assert [name for name in names if is_kernel_defined(f"defined.{name}")] == ["copy", "make.<locals>.inner"]

@@ -678,7 +678,7 @@ def test_the_key_has_the_dtypes_of_items_of_a_named_tuple() -> None:
     keys = []
     for dtype in (torch.float16, torch.float32):
         argument = settings(torch.float32, torch.zeros(4, dtype=dtype))
-        keys.append(dict(_list_compiled_properties("x", argument, is_in_key=False)))
+        keys.append(dict(_list_compiled_properties("x", argument, is_in_key=False, kernel_module=__name__)))
 
     assert keys == [
         {"x.class": "settings", "x.dtype": "torch.float32", "x.1.dtype": "torch.float16"},
@@ -694,6 +694,23 @@ class DtypeAndFunction:
 
 def test_a_dataclass_argument_is_in_the_key_whole_and_by_dtype() -> None:
     argument = DtypeAndFunction(torch.float16, empty)
-    names = [name for name, _ in _list_compiled_properties("x", argument, is_in_key=False)]
+    names = [name for name, _ in _list_compiled_properties("x", argument, is_in_key=False, kernel_module=__name__)]
 
     assert names == ["x.class", "x.dtype", "x"]
+
+
+class Secretive(type):
+    """A metaclass whose classes have no attributes for their readers."""
+
+    def __getattribute__(cls, name: str) -> Any:
+        raise RuntimeError(f"{name} was read")
+
+
+def test_the_class_in_the_key_is_read_without_its_metaclass() -> None:
+    """The key has the name in the class statement, without the module."""
+    option = Secretive("Option", (), {"__module__": __name__, "__qualname__": "Options.Option", "size": 2})()
+
+    for name, argument in {"x": option, "x.1": (1, option)}.items():
+        assert dict(_list_compiled_properties("x", argument, is_in_key=False, kernel_module=__name__)) == {
+            f"{name}.class": "Options.Option"
+        }

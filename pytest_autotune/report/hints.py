@@ -89,12 +89,14 @@ def _is_dumped(result: RunResult) -> bool:
 
 
 def _needs_other_update(result: RunResult) -> bool:
-    """Whether an update helps although all rows are covered: it renames entries, or fills an empty cache."""
+    """Whether an update helps although all rows are covered.
+
+    It adds the entries of renamed kernels under their new names, or fills an empty cache.
+    """
     if _is_dumped(result):
         # This run has already written its entries.
         return False
-    if result.rename_counts and not result.collected.unasked_reason:
-        # An update of a complete run gives the entries of renamed kernels their new names.
+    if result.rename_counts:
         return True
     has_only_empty_caches = bool(result.loaded) and not result.loaded_entry_count
     # The run may fail because the caches are empty. An update fills them.

@@ -295,12 +295,14 @@ def _list_removed_notes(result: RunResult) -> list[Line]:
 
 
 def _list_rename_notes(result: RunResult) -> list[Line]:
-    """Return a note for each kernel whose entries the cache has under the kernel's old name."""
+    """Return a note for each kernel whose entries the loaded cache has under the kernel's old name only."""
     notes = []
     rename_advice = ""
-    if result.collected.unasked_reason:
-        # A test that did not run may still ask for the old name, so this run renames nothing.
-        rename_advice = "; --autotune-update in a complete run renames them"
+    if result.dump is None:
+        rename_advice = (
+            " (--autotune-update adds them under the new name; --autotune-update=prune in a complete run also drops "
+            "the old ones)"
+        )
     for (old_name, new_name), hit_count in result.rename_counts.items():
         hits = describe_count(hit_count, "hit")
         notes.append(

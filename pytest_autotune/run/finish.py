@@ -9,7 +9,7 @@ the entry's problem (kernel, key and device) with its fingerprint (digests of th
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
 
@@ -22,7 +22,7 @@ from pytest_autotune.run.lookup import Lookup, Outcome, Policy
 from pytest_autotune.run.request import select_lacking
 from pytest_autotune.run.result import RunResult
 from pytest_autotune.run.rows import build_rows
-from pytest_autotune.run.settle import InitialCaches, SettledRun
+from pytest_autotune.run.settle import SettledRun
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,8 @@ class KeptEntries:
     """The content of the dump path after the run.
 
     :param merged: the content, and its changes.
-    :param dropped: the entries that the run removes: unused entries, and renamed entries under their old names.
+    :param dropped: the entries that the run removes if the user prunes: unused entries, and the entries of renamed
+        kernels under their old names.
     :param recovered_count: the number of entries of killed runs that the dump path has now, and that this run did not
         ask for.
     """
@@ -56,8 +57,8 @@ class Rename:
         return replace(self.old_entry, problem=self.lookup.problem)
 
     @property
-    def moves_entry(self) -> bool:
-        """Whether the old name loses the entry. If a kernel of that name still exists, the lookup is no hit."""
+    def is_old_name_unused(self) -> bool:
+        """Whether no test asked for the old name. If a test did, the lookup is no hit."""
         return self.lookup.outcome is Outcome.HIT
 
 
@@ -98,9 +99,7 @@ def _keep_entries(settled: SettledRun, dump_cache: Cache) -> KeptEntries:
     written_cache = plan.build_base(loaded_caches, dump_cache)
     selected = _select_lookups(settled, dump_cache)
     base = add_recovered(written_cache, selected.recovered, plan.keeps_candidates)
-    renames = []
-    if not plan.only_adds:
-        renames = find_renames(settled.lookups, plan.removes_old_names(run.is_complete))
+    renames = find_renames(selected.current)
     dropped = _list_dropped_identities(settled, renames)
     used_entries = _list_used_entries(selected.current, base)
     used_entries += _list_entries_hit_by_others(settled, selected.current, base)
@@ -146,11 +145,15 @@ def _count_recovered(settled: SettledRun, selected: _SelectedLookups, merged_cac
 def _list_dropped_identities(settled: SettledRun, renames: Iterable[Rename]) -> set[Identity]:
     """Return the identities of the entries that the run removes from the dump path.
 
-    These are the unused entries, if the user prunes, and the entries of renamed kernels under their old names.
+    If the user prunes, these are the unused entries and, after a complete run, the entries of renamed kernels under
+    their old names.
     """
-    dropped = {rename.old_entry.identity for rename in renames if rename.moves_entry}
-    if settled.run.request.plan.prunes:
+    plan = settled.run.request.plan
+    dropped: set[Identity] = set()
+    if plan.prunes:
         dropped.update(entry.identity for entry in settled.unused_entries)
+    if plan.removes_old_names(settled.run.is_complete):
+        dropped.update(rename.old_entry.identity for rename in renames if rename.is_old_name_unused)
     return dropped
 
 
@@ -167,13 +170,16 @@ def _select_lookups(settled: SettledRun, dump_cache: Cache) -> _SelectedLookups:
 def _list_used_entries(lookups: Sequence[Lookup], base: Cache) -> list[Entry]:
     """Return the entries that a merge must keep although this run did not measure them.
 
-    These are the entries of hits, and the entries whose new search recorded nothing.
+    These are the entries of hits, and the entries whose new search recorded nothing. The entry of a renamed kernel is
+    left out, because :func:`find_renames` lists it.
 
     :param base: the cache that the run's entries are merged into.
     """
     entries = _list_unanswered_entries(lookups, base)
     for lookup in lookups:
-        if lookup.entry is not None and lookup.outcome is Outcome.HIT and not lookup.is_searched:
+        if lookup.entry is None or lookup.renamed_from_entry is not None:
+            continue
+        if lookup.outcome is Outcome.HIT and not lookup.is_searched:
             entries.append(lookup.entry)
     return entries
 
@@ -264,22 +270,12 @@ def _list_entries_of_modes(settled: SettledRun, lookups: Sequence[Lookup]) -> li
     return entries
 
 
-def find_renames(lookups: Iterable[Lookup], removes_old_names: bool) -> list[Rename]:
-    """Return the lookups whose entry belongs under the present name of their kernel.
-
-    There are two kinds. If the lookup is a hit, its kernel was renamed, and the entry moves to the new name. If the
-    lookup is no hit, a kernel of the old name still exists, and the lookup's kernel gets a copy of the entry.
-
-    :param removes_old_names: whether no test uses an old name any more. If it is False, a test that did not run may
-        still use the old name. So hits are left out.
-    """
+def find_renames(lookups: Iterable[Lookup]) -> list[Rename]:
+    """Return the lookups that used an entry of another kernel's name. A dump adds the entry under the lookup's name."""
     renames = []
     for lookup in lookups:
-        if lookup.renamed_from_entry is None:
-            continue
-        rename = Rename(lookup.renamed_from_entry, lookup)
-        if removes_old_names or not rename.moves_entry:
-            renames.append(rename)
+        if lookup.renamed_from_entry is not None:
+            renames.append(Rename(lookup.renamed_from_entry, lookup))
     return renames
 
 
@@ -315,7 +311,7 @@ def _build_result(settled: SettledRun, kept: KeptEntries) -> RunResult:
     index = run.initial.index or EntryIndex(())
     left_out_entries: tuple[Entry, ...] = ()
     if run.request.plan.writes:
-        left_out_entries = _list_left_out_entries(run.initial, kept, settled.problems)
+        left_out_entries = _list_left_out_entries(settled, kept)
     return RunResult(
         rows=build_rows(settled.lookups, index, policy, kept.merged),
         collected=run.collected,
@@ -372,24 +368,22 @@ def _list_test_cache_problems(lookups: Iterable[Lookup], index: EntryIndex) -> f
     return frozenset(problems)
 
 
-def _list_left_out_entries(
-    initial: InitialCaches, kept: KeptEntries, asked_problems: Set[Problem]
-) -> tuple[Entry, ...]:
+def _list_left_out_entries(settled: SettledRun, kept: KeptEntries) -> tuple[Entry, ...]:
     """Return the loaded entries of problems that no test asked for and that the dump path does not hold.
 
-    A run that loads one file and dumps into another leaves such entries out, which surprises users.
+    A run that loads one file and dumps into another leaves such entries out, which surprises users. The entries of
+    renamed kernels do not count, because the dump path holds them under the new names.
 
-    :param initial: has the loaded caches.
     :param kept: the content of the dump path after the run.
-    :param asked_problems: the problems that tests asked for.
     """
-    dumped_problems = {entry.problem for entry in kept.merged.cache.entries}
+    covered_problems = {entry.problem for entry in kept.merged.cache.entries} | settled.problems
+    for rename in find_renames(settled.lookups):
+        covered_problems.add(rename.old_entry.problem)
     # Several caches can have an entry of one identity; the last counts.
-    loaded_entries = {entry.identity: entry for entry in initial.file_entries}
+    loaded_entries = {entry.identity: entry for entry in settled.run.initial.file_entries}
     left_out_entries = []
     for entry in loaded_entries.values():
         is_removed_on_purpose = entry.identity in kept.dropped
-        is_covered = entry.problem in dumped_problems or entry.problem in asked_problems
-        if not is_removed_on_purpose and not is_covered:
+        if not is_removed_on_purpose and entry.problem not in covered_problems:
             left_out_entries.append(entry)
     return tuple(sorted(left_out_entries, key=attrgetter("sort_key")))

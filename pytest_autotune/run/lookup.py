@@ -45,8 +45,7 @@ class Question(ABC):
     :param label: words about the call that are known only sometimes, for reports; never compared.
     :param versions: the versions of the libraries that matter to the tuner, its own library first.
     :param may_be_renamed: the kernel's name is the name of its function, which a user may change. An entry with the
-        same source then belongs to the kernel, if no test asks for the entry's name, and no kernel of this process has
-        that name.
+        same source, under a name that no test asks for, then belongs to the kernel.
     """
 
     def __init__(
@@ -87,13 +86,6 @@ class Question(ABC):
         The session asks for the parts when a tuning is recorded, and to name the changed parts of a stale problem.
         """
         return ()
-
-    def has_kernel(self, name: str) -> bool:
-        """Whether this process still has a kernel of this name. An entry of this name then belongs to that kernel.
-
-        No other kernel takes the entry. The session asks only if ``may_be_renamed`` is true.
-        """
-        return False
 
     def help(self) -> None:
         """Help another worker that tunes this problem now, for example by compiling candidates."""

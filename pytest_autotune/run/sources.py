@@ -154,8 +154,7 @@ class LoadedCaches:
 
         1. The tuner has rejected an entry of this source: stale.
         2. An entry has the problem's kernel, key and device: a hit or stale, by the fingerprint and the candidates.
-        3. An entry of the same code has the name of another kernel, for which no test asks, and which does not exist: a
-           hit, "renamed from".
+        3. An entry of the same code has another kernel name, which no test asks for: a hit, "renamed from".
         4. An entry has the kernel and the key, but another device: a mismatch.
         5. Otherwise: a miss.
         """
@@ -230,15 +229,15 @@ class LoadedCaches:
     def _find_renamed_entry(self, question: Question) -> Entry | None:
         """Return the entry that this kernel has under its old name; None if there is none.
 
-        A kernel was renamed if the cache has an entry with the same key, device and fingerprint under another name, no
-        test has asked for that name, and no kernel of this process has it.
+        A kernel was renamed if the cache has an entry with the same key, device and fingerprint under another name, and
+        no test has asked for that name.
         """
         has_source = any(value.name == "source" for value in question.fingerprint)
         if not question.may_be_renamed or not has_source:
             # Without a digest of the source, unlike kernels could have equal fingerprints.
             return None
         entries = []
-        for kernel in self._list_possible_old_names(question):
+        for kernel in self._list_other_names(question):
             entry = self._find_entry_of_kernel(question, kernel)
             if entry is not None:
                 entries.append(entry)
@@ -249,21 +248,14 @@ class LoadedCaches:
             return None
         return entries[0]
 
-    def _list_possible_old_names(self, question: Question) -> list[str]:
-        """Return the names that this kernel may have had before. A cache has an entry with this fingerprint under each.
-
-        No test has asked for such a name, and no kernel of this process has it.
-        """
+    def _list_other_names(self, question: Question) -> list[str]:
+        """Return the names of other kernels that have an entry with this fingerprint and that no test asked for."""
         tuner = question.problem.tuner
         names: set[str] = set()
         for index in self.indexes:
             names.update(index.list_kernels_with_fingerprint(tuner, question.fingerprint))
         names.discard(question.problem.kernel)
-        possible_old_names = []
-        for name in sorted(names):
-            if (tuner, name) not in self.asked_kernels and not question.has_kernel(name):
-                possible_old_names.append(name)
-        return possible_old_names
+        return sorted(name for name in names if (tuner, name) not in self.asked_kernels)
 
     def _find_entry_of_kernel(self, question: Question, kernel: str) -> Entry | None:
         """Return the entry that answers the question under another name of its kernel; None if there is none."""

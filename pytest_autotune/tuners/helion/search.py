@@ -23,7 +23,7 @@ from pytest_autotune.tuners.measuring.clocks import Clock, Runner, torch_clock
 from pytest_autotune.tuners.measuring.race import Contest
 from pytest_autotune.tuners.shared.arguments import is_tensor
 from pytest_autotune.tuners.shared.configurations import Configurations, param_value
-from pytest_autotune.tuners.source.functions import closure_cells, is_kernel_defined, python_function, qualified_name
+from pytest_autotune.tuners.source.functions import closure_cells, python_function, qualified_name
 from pytest_autotune.tuners.source.libraries import list_versions
 from pytest_autotune.tuners.source.source_digest import (
     FORM,
@@ -209,10 +209,6 @@ class SearchQuestion(Question):
         note = self._source.note(self.problem.name)
         if note:
             session.note(note)
-
-    def has_kernel(self, name: str) -> bool:
-        """Whether an imported module defines a kernel of this name."""
-        return is_kernel_defined(name)
 
     def offers(self, entry: Entry) -> bool:
         """Whether Helion would accept the entry's choice now."""

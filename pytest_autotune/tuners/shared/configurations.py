@@ -29,7 +29,6 @@ from pytest_autotune.run.lookup import Question
 from pytest_autotune.run.session import Session
 from pytest_autotune.run.tuning import MAX_REASONS, Tuning, stable_reason
 from pytest_autotune.tuners.shared.candidates import EVERY_CANDIDATE_FAILED
-from pytest_autotune.tuners.source.functions import is_kernel_defined
 from pytest_autotune.tuners.source.source_digest import FORM, DigestedSource, digest, stable_value
 
 #: The result of a configuration that the library never tried.
@@ -157,10 +156,6 @@ class ConfigurationQuestion(Question):
         note = self.source.note(self.problem.name)
         if note:
             session.note(note)
-
-    def has_kernel(self, name: str) -> bool:
-        """Whether an imported module defines a kernel of this name."""
-        return is_kernel_defined(name)
 
     def offers(self, entry: Entry) -> bool:
         """Whether an entry's choice is among the configurations."""

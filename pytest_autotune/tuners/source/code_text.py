@@ -332,15 +332,20 @@ def check_not_edited(code: CodeType, name: str) -> None:
     :raises UncacheableError: if the file now has other code. A digest of that code would not fit the measurements: they
         are of the code that this process has imported.
     """
-    try:
-        status = os.stat(code.co_filename)
-    except OSError:
-        return
-    # ``rsync -t`` and ``cp -p`` keep the st_mtime of the file that they copy. They cannot keep st_ctime.
-    if max(status.st_mtime, status.st_ctime) <= STARTED_S:
+    if not may_be_edited(code.co_filename):
         return
     if not is_in_source(code, "".join(inspect.findsource(code)[0])):
         raise NoDigestError(f"the source of {name} was edited since it was imported")
+
+
+def may_be_edited(filename: str) -> bool:
+    """Whether a file was written or replaced after this process began."""
+    try:
+        status = os.stat(filename)
+    except OSError:
+        return False
+    # ``rsync -t`` and ``cp -p`` keep the st_mtime of the file that they copy. They cannot keep st_ctime.
+    return max(status.st_mtime, status.st_ctime) > STARTED_S
 
 
 # Lambdas.

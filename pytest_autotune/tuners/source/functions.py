@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property, lru_cache, partial, partialmethod, singledispatchmethod
 from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE, CO_GENERATOR
 from pathlib import Path
-from types import CodeType, FunctionType, MappingProxyType, MethodType, ModuleType, SimpleNamespace
+from types import FunctionType, MappingProxyType, MethodType, ModuleType, SimpleNamespace
 from typing import Any, Optional
 
 from pytest_autotune.tuners.source.attributes import (
@@ -389,37 +389,6 @@ def is_dsl_wrapper(function: FunctionType) -> bool:
 def qualified_name(function: FunctionType) -> str:
     """Return ``module.qualname`` of a function."""
     return f"{function.__module__}.{function.__qualname__}"
-
-
-def is_kernel_defined(name: str) -> bool:
-    """Whether an imported module still has a kernel under the name ``module.qualname``.
-
-    An imported name does not count: the module and qualname of the kernel itself must be this name. For a kernel inside
-    a function, the text of the function must still define it.
-    """
-    outer_name, _, inner_name = name.partition(".<locals>.")
-    words = outer_name.split(".")
-    # The name does not tell where the module ends: in lib.ops.Matmul.kernel it may be lib.ops or lib. The longest name
-    # of an imported module decides.
-    for length in range(len(words) - 1, 0, -1):
-        value: object = sys.modules.get(".".join(words[:length]))
-        if value is None:
-            continue
-        for word in words[length:]:
-            value = unwrap_attribute(read_stored(value, word))
-        function = python_function(value)
-        if function is None or qualified_name(function) != outer_name:
-            return False
-        if inner_name:
-            return inner_name.split(".")[0] in _list_inner_names(function.__code__)
-        # A plain function may have taken the name of a renamed kernel.
-        return type(value) is not FunctionType
-    return False
-
-
-def _list_inner_names(code: CodeType) -> list[str]:
-    """Return the names of the functions and classes that the code of a function defines."""
-    return [constant.co_name for constant in code.co_consts if isinstance(constant, CodeType)]
 
 
 def is_wrapper_beside_original(function: FunctionType) -> bool:

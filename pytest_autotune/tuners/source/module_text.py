@@ -14,7 +14,6 @@ import ast
 import copy
 import inspect
 import linecache
-import os
 import sys
 from collections import Counter, deque
 from collections.abc import Iterable, Mapping, Sequence
@@ -26,7 +25,6 @@ from types import ModuleType
 from typing import TypeGuard
 from weakref import WeakKeyDictionary
 
-from pytest_autotune.tuners import STARTED_S
 from pytest_autotune.tuners.source.attributes import (
     class_attributes,
     class_module,
@@ -46,6 +44,7 @@ from pytest_autotune.tuners.source.code_text import (
     list_imports,
     list_names_in_statement,
     literal_text,
+    may_be_edited,
     parse_first_statement,
     syntax_text,
 )
@@ -91,9 +90,9 @@ def _check_constants_not_edited(attributes: Mapping[str, object], filename: str)
     :param attributes: the attributes of the module.
     :raises NoDigestError: if a constant has another value. Names that the module assigns several times do not count.
     """
+    if not may_be_edited(filename):
+        return
     try:
-        if os.stat(filename).st_mtime <= STARTED_S:
-            return
         tree = ast.parse(Path(filename).read_bytes())
     except (OSError, SyntaxError, ValueError):
         return

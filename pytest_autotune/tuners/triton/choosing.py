@@ -25,7 +25,7 @@ from pytest_autotune.run.session import Session
 from pytest_autotune.run.tuning import Tuning
 from pytest_autotune.tuners.shared.candidates import does_not_compile
 from pytest_autotune.tuners.shared.patches import CallHook, CallInstead, CallResult, HookedCall
-from pytest_autotune.tuners.source.functions import is_kernel_defined, python_function, qualified_name
+from pytest_autotune.tuners.source.functions import python_function, qualified_name
 from pytest_autotune.tuners.source.libraries import Distribution, list_versions
 from pytest_autotune.tuners.triton.compile_watcher import CompileWatcher
 from pytest_autotune.tuners.triton.compiling import compile_and_load, help_to_compile
@@ -71,10 +71,6 @@ class CallQuestion(Question):
     def digests(self) -> Iterable[Digest]:
         """Return the functions, constants and configs that the fingerprint is made of."""
         return list_digests(self._launch, self._call_identity, self._configs)
-
-    def has_kernel(self, name: str) -> bool:
-        """Whether an imported module defines a kernel of this name."""
-        return is_kernel_defined(name)
 
     def help(self) -> None:
         """Compile candidates while another worker tunes the same problem, so that it finds them on disk."""

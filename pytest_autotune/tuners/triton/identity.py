@@ -33,6 +33,7 @@ from pytest_autotune.devices import stream_is_capturing
 from pytest_autotune.tuners.shared.candidates import LaunchError
 from pytest_autotune.tuners.source.attributes import (
     MISSING,
+    class_module,
     class_name,
     find_in_class,
     find_owner,
@@ -173,7 +174,9 @@ def list_key_values(call: Call, function: FunctionType) -> Iterator[KeyPart]:
             yield name, arguments[name]
     # The dtypes of all arguments, which Triton adds to its own key, and functions, which Triton's key lacks.
     for name, value in arguments.items():
-        yield from _list_compiled_properties(name, value, is_in_key=name in autotuner.keys)
+        yield from _list_compiled_properties(
+            name, value, is_in_key=name in autotuner.keys, kernel_module=function.__module__
+        )
     # The values in closures. Two kernels that a factory function made may differ only in these values.
     yield from _list_closure_values("closure", function)
     for name, heuristic in call.heuristics:
@@ -203,7 +206,7 @@ def can_share_tuning_key(call: Call) -> bool:
         # For a scalar, an entry has nothing. For a tensor, it has the dtype, as Triton's key.
         if is_scalar(argument) or _is_tensor(argument):
             continue
-        for property_name, _ in _list_compiled_properties(name, argument, is_in_key=False):
+        for property_name, _ in _list_compiled_properties(name, argument, is_in_key=False, kernel_module=""):
             # Triton's key has the dtype of each argument with a ``dtype``, and no other property.
             if property_name != f"{name}.dtype":
                 return True
@@ -228,7 +231,7 @@ def _passes_none_as_constexpr(call: Call) -> bool:
     return False
 
 
-def _list_compiled_properties(name: str, value: Any, *, is_in_key: bool) -> Iterator[KeyPart]:
+def _list_compiled_properties(name: str, value: Any, *, is_in_key: bool, kernel_module: str) -> Iterator[KeyPart]:
     """Yield the properties of an argument that Triton compiles into the kernel, each with its name.
 
     ==================== ==========================================
@@ -244,18 +247,21 @@ def _list_compiled_properties(name: str, value: Any, *, is_in_key: bool) -> Iter
     ==================== ==========================================
 
     :param is_in_key: whether the kernel's author listed the argument in ``key=``.
+    :param kernel_module: the name of the kernel's module.
     """
     # The class is in the key besides the source: an update after an edit of one class then keeps the entries for
-    # objects of other classes. The module is left out, so that a moved file keeps its entries.
+    # objects of other classes.
     if not is_in_key and _may_have_methods(value) and is_class_of_user(type(unwrapped(value))):
-        yield f"{name}.class", class_name(type(unwrapped(value)))
+        yield f"{name}.class", _describe_class(type(unwrapped(value)), kernel_module)
     has_dtype = hasattr(value, "dtype")
     if has_dtype:
         yield f"{name}.dtype", DtypeName(str(value.dtype))
     # A named tuple may have a field "dtype" besides its other items.
     if isinstance(value, tuple):
         for position, item in enumerate(value):
-            yield from _list_compiled_properties(f"{name}.{position}", item, is_in_key=is_in_key)
+            yield from _list_compiled_properties(
+                f"{name}.{position}", item, is_in_key=is_in_key, kernel_module=kernel_module
+            )
         return
     if not has_dtype and hasattr(getattr(value, "base", None), "dtype"):
         yield f"{name}.base.dtype", DtypeName(str(value.base.dtype))
@@ -264,6 +270,17 @@ def _list_compiled_properties(name: str, value: Any, *, is_in_key: bool) -> Iter
     may_have_code = not has_dtype or is_dataclass_instance(value)
     if may_have_code and not is_in_key and _has_code(unwrapped(value)):
         yield name, value
+
+
+def _describe_class(cls: type, kernel_module: str) -> str:
+    """Return the name of a class with its module, or without it if the module is the kernel's.
+
+    If the file of both is moved, the class keeps its name in the key.
+    """
+    module = class_module(cls)
+    if module == kernel_module:
+        return class_name(cls)
+    return f"{module}.{class_name(cls)}"
 
 
 def _has_code(value: object) -> bool:
