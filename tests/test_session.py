@@ -12,9 +12,8 @@ import pytest
 
 from pytest_autotune.cache.index import EntryIndex
 from pytest_autotune.cache.model import Cache, Candidate, Device, Digest, Entry, Identity, Problem, Value
-from pytest_autotune.run.lookup import Lookup, Outcome, TunedEntry, UsedEntry
+from pytest_autotune.run.lookup import Lookup, Outcome, TunedEntry
 from pytest_autotune.run.session import Session
-from pytest_autotune.run.settle import with_facts_of_run
 from pytest_autotune.workers.coordinator import Claim, Coordinator
 from pytest_autotune.workers.locks import Locks
 from tests import sessions
@@ -402,24 +401,15 @@ def test_a_renamed_kernel_is_a_miss_unless_one_choice_matches(others) -> None:
 
 def test_a_renamed_kernel_uses_the_entry_under_its_old_name() -> None:
     (lookup,) = after_a_move(an_entry("older"), an_entry("old"))
-    assert lookup.reason == "renamed from old"
+    assert lookup.outcome is Outcome.HIT
+    assert lookup.reason == "used the entry of old, which has the same source"
 
 
-def test_a_copied_kernel_is_a_miss_if_a_test_uses_the_original() -> None:
+def test_a_copied_kernel_is_a_hit_before_and_after_the_original() -> None:
     session, lookups = a_session((an_entry("old"),))
-    tune(session, problem("old"))
 
-    with open_tuning(session, problem("new")) as tuning:
-        assert tuning.entry is None
+    for kernel in ("copy", "old", "later copy"):
+        with open_tuning(session, problem(kernel)) as tuning:
+            assert tuning.entry == an_entry("old")
 
-    assert [lookup.outcome for lookup in lookups] == [Outcome.HIT, Outcome.MISS]
-
-
-def test_a_rename_is_a_miss_if_another_worker_hits_the_old_name() -> None:
-    (moved,) = after_a_move(an_entry("old"))
-    old = Lookup(Identity(problem("old"), moved.fingerprint), Outcome.HIT, result=UsedEntry(an_entry("old")))
-
-    lookups = with_facts_of_run([moved, old])
-
-    assert [lookup.outcome for lookup in lookups] == [Outcome.MISS, Outcome.HIT]
-    assert lookups[0].reason == "no entry; used the entry of old, which has the same source"
+    assert [lookup.outcome for lookup in lookups] == [Outcome.HIT] * 3

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from pytest_autotune.cache.locations import is_url
 from pytest_autotune.cache.model import library_of
 from pytest_autotune.report.findings import MAX_SINGLE_ROWS
 from pytest_autotune.report.naming import describe_kernels
@@ -58,7 +59,8 @@ def _list_update_hints(result: RunResult, needs_update: bool) -> list[str]:
     if result.request.update_arguments and (needs_update or _needs_other_update(result)):
         on_devices = _describe_update_devices(result)
         prune_arguments = _find_prune_arguments(result)
-        can_prune = result.unused_entries and not on_devices and not result.request.prune_command
+        has_old_entries = bool(result.unused_entries) or _has_old_names(result)
+        can_prune = has_old_entries and not on_devices and not result.request.prune_command
         if can_prune and prune_arguments == f"{result.request.update_arguments}=prune":
             # A single run updates the cache and drops the entries.
             return [
@@ -101,6 +103,17 @@ def _needs_other_update(result: RunResult) -> bool:
     has_only_empty_caches = bool(result.loaded) and not result.loaded_entry_count
     # The run may fail because the caches are empty. An update fills them.
     return has_only_empty_caches and bool(result.failures)
+
+
+def _has_old_names(result: RunResult) -> bool:
+    """Whether a prune would drop entries of renamed kernels under their old names, because the run was complete.
+
+    A prune leaves these entries in stores at URLs.
+    """
+    if result.collected.unasked_reason or any(is_url(path) for path, _ in result.loaded):
+        return False
+    asked_kernels = {row.problem.name for row in result.rows}
+    return any(old_name not in asked_kernels for old_name, _ in result.rename_counts)
 
 
 def _find_prune_arguments(result: RunResult) -> str:

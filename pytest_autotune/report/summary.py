@@ -295,21 +295,11 @@ def _list_removed_notes(result: RunResult) -> list[Line]:
 
 
 def _list_rename_notes(result: RunResult) -> list[Line]:
-    """Return a note for each kernel whose entries the loaded cache has under the kernel's old name only."""
+    """Return a note for each kernel that used the entries of another kernel, for example of its old name."""
     notes = []
-    rename_advice = ""
-    if result.dump is None:
-        rename_advice = (
-            " (--autotune-update adds them under the new name; --autotune-update=prune in a complete run also drops "
-            "the old ones)"
-        )
     for (old_name, new_name), hit_count in result.rename_counts.items():
         hits = describe_count(hit_count, "hit")
-        notes.append(
-            Line(
-                f"{hits} of {new_name}: the cache has the entries under the kernel's old name {old_name}{rename_advice}"
-            )
-        )
+        notes.append(Line(f"{hits} of {new_name} used the entries of {old_name}, which has the same source"))
     return notes
 
 

@@ -42,24 +42,19 @@ class KeptEntries:
 
 
 @dataclass(frozen=True)
-class Rename:
-    """A lookup that used an entry which the cache holds under another kernel's name.
+class Copy:
+    """A lookup that used the entry of another kernel with the same source: the kernel was renamed, or is a copy.
 
-    :param old_entry: the entry, as the cache still holds it.
+    :param original: the entry of the other kernel.
     """
 
-    old_entry: Entry
+    original: Entry
     lookup: Lookup
 
     @property
-    def new_entry(self) -> Entry:
+    def entry(self) -> Entry:
         """The entry under the name of the lookup's kernel."""
-        return replace(self.old_entry, problem=self.lookup.problem)
-
-    @property
-    def is_old_name_unused(self) -> bool:
-        """Whether no test asked for the old name. If a test did, the lookup is no hit."""
-        return self.lookup.outcome is Outcome.HIT
+        return replace(self.original, problem=self.lookup.problem)
 
 
 def finish_run(settled: SettledRun, dump_cache: Cache) -> RunResult:
@@ -99,12 +94,12 @@ def _keep_entries(settled: SettledRun, dump_cache: Cache) -> KeptEntries:
     written_cache = plan.build_base(loaded_caches, dump_cache)
     selected = _select_lookups(settled, dump_cache)
     base = add_recovered(written_cache, selected.recovered, plan.keeps_candidates)
-    renames = find_renames(selected.current)
-    dropped = _list_dropped_identities(settled, renames)
+    copies = _select_copies(settled, selected.current, base)
+    dropped = _list_dropped_identities(settled, copies)
     used_entries = _list_used_entries(selected.current, base)
     used_entries += _list_entries_hit_by_others(settled, selected.current, base)
     used_entries = plan.select_used(used_entries, base)
-    used_entries += [rename.new_entry for rename in renames]
+    used_entries += [copy.entry for copy in copies]
     used_entries = [entry for entry in used_entries if entry.identity not in dropped]
     if plan.writes:
         entries_of_other_runs = _list_entries_of_other_runs(run.initial.dump_cache, dump_cache)
@@ -142,18 +137,19 @@ def _count_recovered(settled: SettledRun, selected: _SelectedLookups, merged_cac
     return len((recovered_identities - asked_identities) & merged_identities)
 
 
-def _list_dropped_identities(settled: SettledRun, renames: Iterable[Rename]) -> set[Identity]:
+def _list_dropped_identities(settled: SettledRun, copies: Iterable[Copy]) -> set[Identity]:
     """Return the identities of the entries that the run removes from the dump path.
 
     If the user prunes, these are the unused entries and, after a complete run, the entries of renamed kernels under
-    their old names.
+    their old names: no test asked for the entry, and a lookup of another kernel used it.
     """
     plan = settled.run.request.plan
     dropped: set[Identity] = set()
     if plan.prunes:
         dropped.update(entry.identity for entry in settled.unused_entries)
     if plan.removes_old_names(settled.run.is_complete):
-        dropped.update(rename.old_entry.identity for rename in renames if rename.is_old_name_unused)
+        asked_identities = {lookup.identity for lookup in settled.lookups}
+        dropped.update({copy.original.identity for copy in copies} - asked_identities)
     return dropped
 
 
@@ -170,14 +166,14 @@ def _select_lookups(settled: SettledRun, dump_cache: Cache) -> _SelectedLookups:
 def _list_used_entries(lookups: Sequence[Lookup], base: Cache) -> list[Entry]:
     """Return the entries that a merge must keep although this run did not measure them.
 
-    These are the entries of hits, and the entries whose new search recorded nothing. The entry of a renamed kernel is
-    left out, because :func:`find_renames` lists it.
+    These are the entries of hits, and the entries whose new search recorded nothing. The entries of other
+    kernels are left out, because :func:`find_copies` lists them.
 
     :param base: the cache that the run's entries are merged into.
     """
     entries = _list_unanswered_entries(lookups, base)
     for lookup in lookups:
-        if lookup.entry is None or lookup.renamed_from_entry is not None:
+        if lookup.entry is None or lookup.entry_of_other_kernel is not None:
             continue
         if lookup.outcome is Outcome.HIT and not lookup.is_searched:
             entries.append(lookup.entry)
@@ -270,13 +266,36 @@ def _list_entries_of_modes(settled: SettledRun, lookups: Sequence[Lookup]) -> li
     return entries
 
 
-def find_renames(lookups: Iterable[Lookup]) -> list[Rename]:
-    """Return the lookups that used an entry of another kernel's name. A dump adds the entry under the lookup's name."""
-    renames = []
+def find_copies(lookups: Iterable[Lookup]) -> list[Copy]:
+    """Return the lookups that used the entry of another kernel with the same source."""
+    copies = []
     for lookup in lookups:
-        if lookup.renamed_from_entry is not None:
-            renames.append(Rename(lookup.renamed_from_entry, lookup))
-    return renames
+        if lookup.entry_of_other_kernel is not None:
+            copies.append(Copy(lookup.entry_of_other_kernel, lookup))
+    return copies
+
+
+def _select_copies(settled: SettledRun, lookups: Sequence[Lookup], base: Cache) -> list[Copy]:
+    """Return the copies that the dump path receives.
+
+    The lookup belongs to the dump path, or the dump path has the original. A test with a cache of its own, for example,
+    may use an original of the dump path. An entry that the dump path has under the new name stays.
+
+    :param lookups: the lookups of this run whose entries belong to the dump path.
+    :param base: the cache that the run's entries are merged into.
+    """
+    plan = settled.run.request.plan
+    base_identities = {entry.identity for entry in base.entries}
+    selected_identities = {lookup.identity for lookup in lookups}
+    copies = []
+    for copy in find_copies(settled.lookups):
+        belongs_to_path = copy.lookup.identity in selected_identities or copy.original.identity in base_identities
+        is_present = copy.lookup.identity in base_identities
+        # A store receives no entries of loaded files.
+        may_add = bool(plan.select_used([copy.original], base))
+        if belongs_to_path and may_add and not is_present:
+            copies.append(copy)
+    return copies
 
 
 def collect_measurements(lookups: Iterable[Lookup]) -> list[MeasuredEntry]:
@@ -360,9 +379,9 @@ def _list_test_cache_problems(lookups: Iterable[Lookup], index: EntryIndex) -> f
             # The test loads no cache for itself.
             continue
         problem_in_cache = lookup.problem
-        if lookup.renamed_from_entry is not None:
+        if lookup.entry_of_other_kernel is not None:
             # The entry of a renamed kernel has the kernel's old name.
-            problem_in_cache = lookup.renamed_from_entry.problem
+            problem_in_cache = lookup.entry_of_other_kernel.problem
         if not index.list_same_key(problem_in_cache):
             problems.add(lookup.problem)
     return frozenset(problems)
@@ -377,8 +396,8 @@ def _list_left_out_entries(settled: SettledRun, kept: KeptEntries) -> tuple[Entr
     :param kept: the content of the dump path after the run.
     """
     covered_problems = {entry.problem for entry in kept.merged.cache.entries} | settled.problems
-    for rename in find_renames(settled.lookups):
-        covered_problems.add(rename.old_entry.problem)
+    for copy in find_copies(settled.lookups):
+        covered_problems.add(copy.original.problem)
     # Several caches can have an entry of one identity; the last counts.
     loaded_entries = {entry.identity: entry for entry in settled.run.initial.file_entries}
     left_out_entries = []

@@ -45,7 +45,7 @@ class Question(ABC):
     :param label: words about the call that are known only sometimes, for reports; never compared.
     :param versions: the versions of the libraries that matter to the tuner, its own library first.
     :param may_be_renamed: the kernel's name is the name of its function, which a user may change. An entry with the
-        same source, under a name that no test asks for, then belongs to the kernel.
+        same source under another name is then good for the kernel, too.
     """
 
     def __init__(
@@ -276,7 +276,7 @@ class Lookup:
         return self.result.reason
 
     @property
-    def renamed_from_entry(self) -> Entry | None:
+    def entry_of_other_kernel(self) -> Entry | None:
         """The used entry, if it stands under another kernel's name; else None."""
         if isinstance(self.result, UsedEntry) and self.result.entry.problem.kernel != self.problem.kernel:
             return self.result.entry

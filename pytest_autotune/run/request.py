@@ -60,7 +60,7 @@ class DumpPlan(ABC):
     def removes_old_names(self, is_complete: bool) -> bool:
         """Whether the cache drops the entries of renamed kernels under their old names.
 
-        Only the user's wish to prune drops them. A kernel of the old name may still exist, although no test calls it.
+        Only a prune drops them. A kernel of the old name may still exist, although no test calls it.
         """
         return self.prunes and is_complete
 

@@ -323,7 +323,7 @@ class RunResult:
 
     @property
     def rename_counts(self) -> dict[tuple[str, str], int]:
-        """(old name as tuner:kernel, new name) -> the number of problems whose entry has the old name."""
+        """(other kernel as tuner:kernel, kernel) -> the number of problems that used an entry of the other kernel."""
         renames = []
         for row in self.rows:
             if row.moved_from:

@@ -103,7 +103,7 @@ class ProblemRow:
 
     @property
     def moved_from(self) -> str:
-        """The kernel's old name, if its entry still has that name; else empty."""
+        """The other kernel with the same source whose entry was a hit, such as the kernel's old name; empty if none."""
         if self.hit is None or self.hit.problem.kernel == self.problem.kernel:
             return ""
         return self.hit.problem.kernel

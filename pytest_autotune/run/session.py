@@ -168,8 +168,6 @@ class Session(Reporter):
     ) -> None:
         super().__init__(policy, index, coordinator, refuse, progress, log)
         self._modes = modes
-        #: (tuner, kernel) of all questions while a cache was loaded.
-        self._asked_kernels: set[tuple[str, str]] = set()
         #: The last cache that the current test loaded for itself, if missing entries belong to it; else None.
         self._test_cache: Location | None = None
         #: The entries that this process used or recorded.
@@ -232,8 +230,6 @@ class Session(Reporter):
         """
         problem = question.problem
         self.versions.setdefault(problem.library, question.versions)
-        if self.indexes:
-            self._asked_kernels.add((problem.tuner, problem.kernel))
         outermost_name, outer_tuning = outermost_tuning.get(), _innermost_tuning.get()
         with ExitStack() as claims:
             tuning = self._build_tuning(question, claims)
@@ -283,7 +279,7 @@ class Session(Reporter):
                     sources.append(mode_source)
         elif self.indexes:
             has_test_cache = any(index is not self.index for index in self.indexes)
-            sources.append(LoadedCaches(self.indexes, self.policy, self._asked_kernels, has_test_cache, self))
+            sources.append(LoadedCaches(self.indexes, self.policy, has_test_cache, self))
             if self.policy.on_miss in ("first", "nearest"):
                 sources.append(Fallback(self.indexes, self.policy))
         if not self._is_isolated:

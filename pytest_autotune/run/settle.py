@@ -29,7 +29,7 @@ from pytest_autotune.cache.locations import is_url
 from pytest_autotune.cache.merge import MAX_SPECIALIZATIONS
 from pytest_autotune.cache.model import Cache, Entry, Identity, Problem
 from pytest_autotune.run.collected import Collected
-from pytest_autotune.run.lookup import SPECIALIZATION, Lookup, Outcome
+from pytest_autotune.run.lookup import SPECIALIZATION, Lookup
 from pytest_autotune.run.request import RunRequest
 from pytest_autotune.run.unused import Bypass, CacheUsage
 from pytest_autotune.workers.events import Event
@@ -142,9 +142,8 @@ def settle_run(run: EndedRun) -> SettledRun:
 def with_facts_of_run(
     lookups: Sequence[Lookup], events: Iterable[Event] = (), replaces_specializations: bool = False
 ) -> list[Lookup]:
-    """Return the lookups with three facts that only a whole run knows, each about the entry of a lookup.
+    """Return the lookups with two facts that only a whole run knows, each about the entry of a lookup.
 
-    - A hit on the entry of another kernel becomes a miss if a test asks for that kernel, too.
     - An entry that only another tuning asked for gets the name of that tuning in ``asked_by``.
     - An entry gets the specializations that its choice was compiled for, such as ``n=64``.
 
@@ -165,7 +164,7 @@ def with_facts_of_run(
         specializations = specializations_by_entry.get(entry.identity.digest)
         if specializations is not None:
             entry = _with_specializations(entry, specializations, replaces_specializations)
-        changed_lookups.append(_without_false_rename(lookup.with_entry(entry), asked_kernels))
+        changed_lookups.append(lookup.with_entry(entry))
     return changed_lookups
 
 
@@ -217,27 +216,6 @@ def _with_specializations(entry: Entry, new_texts: Set[str], replaces_specializa
     if not replaces_specializations:
         texts.update(entry.compiled)
     return replace(entry, compiled=tuple(sorted(texts)[:MAX_SPECIALIZATIONS]))
-
-
-def _without_false_rename(lookup: Lookup, asked_kernels: Set[str]) -> Lookup:
-    """Return a lookup as a miss if it used the entry of a kernel that still exists.
-
-    When the lookup took place, nothing had asked for the entry's kernel yet. The lookup's own kernel, which has the
-    same source, therefore looked like that kernel under a new name. If a test asks for the entry's kernel later, both
-    kernels exist, and each needs an entry. The choice was good in any case: source, candidates, key and device of both
-    kernels are equal.
-
-    :param asked_kernels: the kernels of all lookups, as ``tuner:kernel``.
-    """
-    old_entry = lookup.renamed_from_entry
-    if old_entry is None:
-        # The lookup used the entry of its own kernel, or none.
-        return lookup
-    if old_entry.problem.name not in asked_kernels:
-        # No test asks for the old name, so the kernel was renamed.
-        return lookup
-    reason = f"no entry; used the entry of {old_entry.problem.kernel}, which has the same source"
-    return replace(lookup, outcome=Outcome.MISS, reason=reason)
 
 
 def _collect_specializations(events: Iterable[Event]) -> dict[str, set[str]]:

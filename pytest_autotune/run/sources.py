@@ -12,7 +12,7 @@ outcome is an error. A mode may add a source.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from typing import Protocol
@@ -135,7 +135,6 @@ class LoadedCaches:
     """The source of the entries of loaded caches.
 
     :param indexes: of the caches; the first takes precedence.
-    :param asked_kernels: (tuner, kernel) of all lookups of this process.
     :param has_test_cache: a test has loaded some of the caches for itself. Only this process can then say which entry
         is the nearest; else the controller says it.
     :param reporter: notes an error of the adapter's ``digests()``.
@@ -143,7 +142,6 @@ class LoadedCaches:
 
     indexes: Sequence[EntryIndex]
     policy: Policy
-    asked_kernels: Set[tuple[str, str]]
     has_test_cache: bool
     reporter: Reporter
 
@@ -154,7 +152,7 @@ class LoadedCaches:
 
         1. The tuner has rejected an entry of this source: stale.
         2. An entry has the problem's kernel, key and device: a hit or stale, by the fingerprint and the candidates.
-        3. An entry of the same code has another kernel name, which no test asks for: a hit, "renamed from".
+        3. An entry of the same code has another kernel name: a hit. The kernel was renamed, or is a copy.
         4. An entry has the kernel and the key, but another device: a mismatch.
         5. Otherwise: a miss.
         """
@@ -169,9 +167,10 @@ class LoadedCaches:
         device_entries = self._select_entries_of_device(question, same_key_entries)
         if device_entries:
             return self._find_hit_or_stale(question, device_entries)
-        renamed_entry = self._find_renamed_entry(question)
-        if renamed_entry is not None:
-            return Answer(Outcome.HIT, f"renamed from {renamed_entry.problem.kernel}", UsedEntry(renamed_entry))
+        other_entry = self._find_entry_of_same_source(question)
+        if other_entry is not None:
+            reason = f"used the entry of {other_entry.problem.kernel}, which has the same source"
+            return Answer(Outcome.HIT, reason, UsedEntry(other_entry))
         if same_key_entries:
             devices = ", ".join(sorted({str(entry.problem.device) for entry in same_key_entries}))
             return Answer(Outcome.MISMATCH, f"tuned on {devices}, but this run is on {question.problem.device}")
@@ -226,11 +225,10 @@ class LoadedCaches:
             return replace(stale_answer, result=UsedFallback(usable_entry, "stale"))
         return stale_answer
 
-    def _find_renamed_entry(self, question: Question) -> Entry | None:
-        """Return the entry that this kernel has under its old name; None if there is none.
+    def _find_entry_of_same_source(self, question: Question) -> Entry | None:
+        """Return an entry with the same key, device and fingerprint under another kernel's name; None if there is none.
 
-        A kernel was renamed if the cache has an entry with the same key, device and fingerprint under another name, and
-        no test has asked for that name.
+        The question's kernel was renamed, or is a copy of the other kernel. The choice is good for both.
         """
         has_source = any(value.name == "source" for value in question.fingerprint)
         if not question.may_be_renamed or not has_source:
@@ -244,18 +242,18 @@ class LoadedCaches:
         if not entries:
             return None
         if not all(_have_same_choice(entry, entries[0]) for entry in entries):
-            # Several kernels have the same source and different choices, so any of them may be this kernel.
+            # Two measurements do not agree on the best choice.
             return None
         return entries[0]
 
     def _list_other_names(self, question: Question) -> list[str]:
-        """Return the names of other kernels that have an entry with this fingerprint and that no test asked for."""
+        """Return the names of other kernels that have an entry with this fingerprint."""
         tuner = question.problem.tuner
         names: set[str] = set()
         for index in self.indexes:
             names.update(index.list_kernels_with_fingerprint(tuner, question.fingerprint))
         names.discard(question.problem.kernel)
-        return sorted(name for name in names if (tuner, name) not in self.asked_kernels)
+        return sorted(names)
 
     def _find_entry_of_kernel(self, question: Question, kernel: str) -> Entry | None:
         """Return the entry that answers the question under another name of its kernel; None if there is none."""
