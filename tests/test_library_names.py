@@ -111,3 +111,21 @@ def test_all_functions_in_both_tl_and_libdevice_are_listed() -> None:
 
     names = [{name for name, value in vars(module).items() if python_function(value)} for module in (tl, libdevice)]
     assert names[0] & names[1] == _IN_BOTH
+
+
+ADDED_KERNEL = """
+@triton.jit
+def gather(x):
+    return x + {summand}
+if not hasattr(tl, "gather_"):
+    tl.gather_ = gather
+"""
+
+
+def test_a_kernel_that_the_suite_adds_to_a_library_is_followed(read: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    language = sys.modules["triton.language"]
+    digests = []
+    for summand in (1, 1, 2):
+        digests.append(read(ADDED_KERNEL.format(summand=summand), "tl.gather_(x)").digest)
+        monkeypatch.delattr(language, "gather_")
+    assert digests[0] == digests[1] != digests[2]

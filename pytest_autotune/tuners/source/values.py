@@ -46,6 +46,7 @@ from pytest_autotune.tuners.source.functions import (
     is_code,
     list_compiled_options,
     list_layers,
+    python_function,
     unwrapped,
 )
 from pytest_autotune.tuners.source.libraries import current_rootdir, is_library_code
@@ -225,6 +226,7 @@ def list_used_values(
     ``helper.limit``, with a function of the suite   the function under ``helper``, the value under ``helper.limit``
     ``tl.exp``, with a library's module              nothing, or the function's public name: see
                                                      :func:`find_name_in_module`
+    ``tl.gather``, after ``tl.gather = gather``      the kernel ``gather`` of the user under this dotted name
     ===============================================  ==========================================================
 
     :param names: the dotted names in the function's source.
@@ -299,13 +301,29 @@ def _follow_modules(name: str, value: object, attributes: Sequence[str], assigne
             return _FollowedName(path, value, attributes[position:])
         path += f".{attribute}"
         if is_library_code(value):
-            library_name = find_name_in_module(value, attribute, path)
-            return _FollowedName(path, library_name or value, attributes[position + 1 :])
+            known_value = _find_added_kernel(value, attribute)
+            if known_value is None:
+                known_value = find_name_in_module(value, attribute, path) or value
+            return _FollowedName(path, known_value, attributes[position + 1 :])
         if assigned.has_global(module_attributes(value), attribute):
             return _FollowedName(path, value, attributes[position + 1 :])
         # Not getattr(): a module may have a __getattr__ that runs code of the user.
         value = module_attributes(value).get(attribute)
     return _FollowedName(path, value, remaining_attributes=())
+
+
+def _find_added_kernel(library: ModuleType, attribute: str) -> object:
+    """Return the kernel of the user that a module of the suite has put into a library's module; None if there is none.
+
+    Functions that are no kernels do not count: tests replace functions of libraries, for example by ``monkeypatch``.
+    """
+    value = module_attributes(library).get(attribute)
+    if type(value) is FunctionType or is_instance(value, type):
+        return None
+    function = python_function(value)
+    if function is None or is_library_code(function):
+        return None
+    return value
 
 
 def list_defaults(function: FunctionType) -> Iterator[tuple[str, object]]:
