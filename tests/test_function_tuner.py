@@ -690,6 +690,24 @@ def test_a_tuning_inside_a_tuning_records_both_problems() -> None:
     assert sorted(lookup.problem.kernel for lookup in lookups) == ["inner", "outer"]
 
 
+def test_a_failed_tuning_inside_a_tuning_is_no_failure_of_the_outer_one() -> None:
+    """The outer tuning ends with the inner error and records nothing, because it did not try its other candidates."""
+
+    def refuse(config: int) -> None:
+        raise InvalidConfiguration("not here")
+
+    def outer(config: int) -> None:
+        if config == 2:
+            tune("inner", space=[1, 2], run=refuse)
+
+    with a_session_of() as lookups, pytest.raises(TuningError, match="not here"):
+        tune("outer", space=[1, 2, 3], run=outer)
+    outcomes = {lookup.problem.kernel: (lookup.entry is not None, lookup.unrecorded_reason) for lookup in lookups}
+    assert outcomes["inner"] == (True, "")
+    assert outcomes["outer"][0] is False
+    assert "TuningError" in outcomes["outer"][1]
+
+
 def test_a_tuning_leaves_the_random_number_generators_unchanged() -> None:
     numpy = pytest.importorskip("numpy")
     torch = pytest.importorskip("torch")

@@ -132,6 +132,15 @@ def test_an_update_adds_the_new_name_and_keeps_the_old_one(
     assert kernels(a_suite) == [*["new.copy"] * new_count, "old.copy", "old.copy"]
 
 
+def test_a_prune_after_an_update_drops_the_old_name(a_suite: Suite) -> None:
+    rewritten(a_suite, MOVED_FILE, "old.py")
+    a_suite.load("--autotune-update")
+
+    a_suite.load("--autotune-update=prune")
+
+    assert kernels(a_suite) == ["new.copy", "new.copy"]
+
+
 def test_a_dump_into_another_file_has_new_names_only(a_suite: Suite) -> None:
     rewritten(a_suite, MOVED_FILE, "old.py")
 

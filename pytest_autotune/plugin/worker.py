@@ -346,9 +346,7 @@ class TestProcess:
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
-        # A fixture of an earlier test may have removed the modules that were imported after the conftest. Our modules
-        # would then be imported again, and know of no run.
-        sys.modules.update(self._modules)
+        self._restore_modules()
         self.session.begin_test(item.nodeid)
         # The fixture shows only the lookups of its own test.
         self.session.lookups.clear()
@@ -369,6 +367,19 @@ class TestProcess:
         finally:
             self.session.current_test = ""
             self.session.is_paused = False
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_call(self) -> None:
+        self._restore_modules()
+
+    def _restore_modules(self) -> None:
+        """Put the modules of this package back that a fixture has removed from ``sys.modules``.
+
+        Such a fixture removes all modules that were imported after its conftest. Modules of ours that were imported
+        again would know of no run. None in place of a module stays: the test wants an ImportError.
+        """
+        for name, module in self._modules.items():
+            sys.modules.setdefault(name, module)
 
     def _isolate(self) -> None:
         """Hide the choices of earlier tests until this test ends, so that only a cache can answer a lookup."""

@@ -19,7 +19,7 @@ from pytest_autotune.cache.merge import MergeResult, MergeRules, have_same_resul
 from pytest_autotune.cache.model import Cache, Device, Entry, Identity, Problem
 from pytest_autotune.cache.ties import MeasuredEntry
 from pytest_autotune.run.lookup import Lookup, Outcome, Policy
-from pytest_autotune.run.request import select_lacking
+from pytest_autotune.run.request import select_lacking, without_kernel_name
 from pytest_autotune.run.result import RunResult
 from pytest_autotune.run.rows import build_rows
 from pytest_autotune.run.settle import SettledRun
@@ -95,7 +95,7 @@ def _keep_entries(settled: SettledRun, dump_cache: Cache) -> KeptEntries:
     selected = _select_lookups(settled, dump_cache)
     base = add_recovered(written_cache, selected.recovered, plan.keeps_candidates)
     copies = _select_copies(settled, selected.current, base)
-    dropped = _list_dropped_identities(settled, copies)
+    dropped = _list_dropped_identities(settled, base)
     used_entries = _list_used_entries(selected.current, base)
     used_entries += _list_entries_hit_by_others(settled, selected.current, base)
     used_entries = plan.select_used(used_entries, base)
@@ -137,20 +137,39 @@ def _count_recovered(settled: SettledRun, selected: _SelectedLookups, merged_cac
     return len((recovered_identities - asked_identities) & merged_identities)
 
 
-def _list_dropped_identities(settled: SettledRun, copies: Iterable[Copy]) -> set[Identity]:
+def _list_dropped_identities(settled: SettledRun, base: Cache) -> set[Identity]:
     """Return the identities of the entries that the run removes from the dump path.
 
     If the user prunes, these are the unused entries and, after a complete run, the entries of renamed kernels under
-    their old names: no test asked for the entry, and a lookup of another kernel used it.
+    their old names.
     """
     plan = settled.run.request.plan
     dropped: set[Identity] = set()
     if plan.prunes:
         dropped.update(entry.identity for entry in settled.unused_entries)
     if plan.removes_old_names(settled.run.is_complete):
-        asked_identities = {lookup.identity for lookup in settled.lookups}
-        dropped.update({copy.original.identity for copy in copies} - asked_identities)
+        dropped.update(_list_old_names(settled.lookups, base))
     return dropped
+
+
+def _list_old_names(lookups: Sequence[Lookup], base: Cache) -> list[Identity]:
+    """Return the identities of the entries that are under another name of a kernel, which no test asked for.
+
+    A lookup asked for the same key, device, source and candidates under the kernel's present name.
+
+    :param lookups: of the run.
+    :param base: the cache that the run's entries are merged into.
+    """
+    asked_identities = {lookup.identity for lookup in lookups}
+    forms_without_name = set()
+    for lookup in lookups:
+        if lookup.may_be_renamed and lookup.entry is not None:
+            forms_without_name.add(without_kernel_name(lookup.identity))
+    old_names = []
+    for entry in base.entries:
+        if entry.identity not in asked_identities and without_kernel_name(entry.identity) in forms_without_name:
+            old_names.append(entry.identity)
+    return old_names
 
 
 def _select_lookups(settled: SettledRun, dump_cache: Cache) -> _SelectedLookups:

@@ -192,6 +192,7 @@ class Lookup:
         begun in another folder.
     :param has_rejected_entry: a loaded entry with this problem and fingerprint was tried, and the tuner rejected it.
     :param process: the name of the worker that asked; empty in a run without workers, and in the process itself.
+    :param may_be_renamed: an entry with the same source under another kernel's name is good for the problem, too.
     """
 
     identity: Identity
@@ -206,6 +207,7 @@ class Lookup:
     process: str = ""
     changed: tuple[str, ...] = ()
     test_cache_path: str = ""
+    may_be_renamed: bool = False
 
     def __repr__(self) -> str:
         """Return the lookup as a user reads it in the message of a failed test.
@@ -347,6 +349,7 @@ _EVENT_FIELDS = (
     "test_cache_path",
     "changed",
     "has_rejected_entry",
+    "may_be_renamed",
     "is_disturbed",
     "has_failed",
     "fallback",

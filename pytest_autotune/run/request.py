@@ -173,8 +173,12 @@ class FileDump(DumpPlan):
         identities_under_new_names = set()
         for entry in cache_now.entries:
             if entry.problem not in problems_before:
-                identities_under_new_names.add(_without_kernel_name(entry))
-        return [entry for entry in missing_entries if _without_kernel_name(entry) not in identities_under_new_names]
+                identities_under_new_names.add(without_kernel_name(entry.identity))
+        lost_entries = []
+        for entry in missing_entries:
+            if without_kernel_name(entry.identity) not in identities_under_new_names:
+                lost_entries.append(entry)
+        return lost_entries
 
     def build_base(self, loaded: Iterable[Cache], dump_cache: Cache) -> Cache:
         return dump_cache
@@ -266,12 +270,12 @@ def select_lacking(recovered: Iterable[Lookup], cache: Cache) -> list[Lookup]:
     return lacking_lookups
 
 
-def _without_kernel_name(entry: Entry) -> Identity:
-    """Return the problem and fingerprint of an entry with the same placeholder for every kernel's name.
+def without_kernel_name(identity: Identity) -> Identity:
+    """Return an identity with the same placeholder for every kernel's name.
 
-    They are equal for the entries of a kernel before and after its rename.
+    It is equal for the entries of a kernel before and after its rename.
     """
-    return Identity(replace(entry.problem, kernel="any"), entry.fingerprint)
+    return Identity(replace(identity.problem, kernel="any"), identity.fingerprint)
 
 
 def plan_dump(

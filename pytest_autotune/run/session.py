@@ -259,6 +259,7 @@ class Session(Reporter):
             test=self.current_test,
             label=question.label,
             outer_tuning=outermost_tuning.get(),
+            may_be_renamed=question.may_be_renamed,
         )
         if self._test_cache is not None:
             lookup = replace(lookup, test_cache=str(self._test_cache), test_cache_path=self._test_cache.absolute_text)

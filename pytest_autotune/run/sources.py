@@ -228,23 +228,18 @@ class LoadedCaches:
     def _find_entry_of_same_source(self, question: Question) -> Entry | None:
         """Return an entry with the same key, device and fingerprint under another kernel's name; None if there is none.
 
-        The question's kernel was renamed, or is a copy of the other kernel. The choice is good for both.
+        The question's kernel was renamed, or is a copy of the other kernel. The choice is good for both. If several
+        kernels have such an entry, the first by name counts, so that the order of the tests does not matter.
         """
         has_source = any(value.name == "source" for value in question.fingerprint)
         if not question.may_be_renamed or not has_source:
             # Without a digest of the source, unlike kernels could have equal fingerprints.
             return None
-        entries = []
         for kernel in self._list_other_names(question):
             entry = self._find_entry_of_kernel(question, kernel)
             if entry is not None:
-                entries.append(entry)
-        if not entries:
-            return None
-        if not all(_have_same_choice(entry, entries[0]) for entry in entries):
-            # Two measurements do not agree on the best choice.
-            return None
-        return entries[0]
+                return entry
+        return None
 
     def _list_other_names(self, question: Question) -> list[str]:
         """Return the names of other kernels that have an entry with this fingerprint."""
@@ -273,13 +268,6 @@ class LoadedCaches:
         if not self.has_test_cache and self.policy.on_miss != "error":
             return NO_ENTRY
         return explain_miss(self.indexes, question.problem, self.policy).text
-
-
-def _have_same_choice(entry: Entry, other: Entry) -> bool:
-    """Whether two entries chose the same configuration."""
-    if entry.choice is None or other.choice is None:
-        return False
-    return entry.choice.is_same_configuration(other.choice)
 
 
 def _find_hit(question: Question, entries: Sequence[Entry]) -> Entry | None:

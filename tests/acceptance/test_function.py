@@ -153,6 +153,7 @@ def fresh_imports():
 """
 
 AFTER_FRESH_IMPORTS = """
+import sys
 from times import HOW, SPACE, run
 
 def test_fresh(fresh_imports):
@@ -160,12 +161,20 @@ def test_fresh(fresh_imports):
 
 def test_gemm(autotune_cache):
     autotune_cache.tune("lib.gemm", key={"m": 64}, space=SPACE, run=run, measuring=HOW, device="cpu")
+
+def test_without_the_plugin(monkeypatch):
+    monkeypatch.setitem(sys.modules, "pytest_autotune", None)
 """
 
 
-def test_the_gate_counts_misses_after_modules_were_removed(serial_suite: Suite, section: Any) -> None:
+@pytest.mark.parametrize("scope", ["teardown", "setup"])
+def test_the_gate_counts_misses_after_modules_were_removed(serial_suite: Suite, section: Any, scope: str) -> None:
     a_suite(serial_suite).dump()
-    a_suite(serial_suite, AFTER_FRESH_IMPORTS, conftest=FRESH_IMPORTS)
+    conftest, tests = FRESH_IMPORTS, AFTER_FRESH_IMPORTS
+    if scope == "setup":
+        conftest = conftest.replace("    yield\n", "")
+        tests = tests.replace("test_gemm(autotune_cache)", "test_gemm(autotune_cache, fresh_imports)")
+    a_suite(serial_suite, tests, conftest=conftest)
     # In this process, the plugin's modules were imported before the conftest.
     serial_suite.pytester._method = "subprocess"
 

@@ -117,6 +117,10 @@ class Loss:
         return max(self.choice.time_us / self.best.time_us - 1, 0.0)
 
 
+class EveryCandidateFailedError(TuningError):
+    """Every candidate of a search failed. A candidate may itself call ``tune()``: its errors are of another class."""
+
+
 def search(plan: Plan, lock: DeviceLock, progress: SearchProgress | None = None) -> SearchResult:
     """Search a space for the fastest configuration.
 
@@ -124,7 +128,7 @@ def search(plan: Plan, lock: DeviceLock, progress: SearchProgress | None = None)
     Then all candidates race, or the caller's own benchmark measures them.
 
     :param lock: keeps other pytest processes off the device while candidates are measured.
-    :raises TuningError: if every candidate failed.
+    :raises EveryCandidateFailedError: if every candidate failed.
     """
     bench = Bench(plan, lock, progress)
     if plan.strategy is None:
@@ -356,7 +360,7 @@ class Bench:
     def finish(self) -> SearchResult:
         """Race all candidates that were measured, and return the result.
 
-        :raises TuningError: if every candidate failed.
+        :raises EveryCandidateFailedError: if every candidate failed.
         """
         has_racers = any(not self._trials[position].failed for position in self._raced_positions)
         if has_racers:
@@ -444,14 +448,14 @@ def _is_transient(error: BaseException | None) -> bool:
     return isinstance(error, (MemoryError, OSError, UnusableTimesError)) or "OutOfMemory" in type(error).__name__
 
 
-def _build_error_without_candidate(failed: Sequence[Trial]) -> TuningError:
+def _build_error_without_candidate(failed: Sequence[Trial]) -> EveryCandidateFailedError:
     """Return the error of a search in which every candidate failed.
 
     Only an error with reasons is recorded. An error has reasons unless one is transient: the next run may then see
     another result.
     """
     if not failed:
-        return TuningError("the search tried no candidate")
+        return EveryCandidateFailedError("the search tried no candidate")
     descriptions = []
     for trial in failed[:_MAX_DESCRIBED]:
         descriptions.append(f"{trial.configuration}: {trial.failed}")
@@ -462,5 +466,5 @@ def _build_error_without_candidate(failed: Sequence[Trial]) -> TuningError:
         subject = f"all {len(failed)} candidates"
     message = f"{subject} failed: {'; '.join(descriptions)}"
     if any(_is_transient(trial.error) for trial in failed):
-        return TuningError(message)
-    return TuningError(message, tuple(trial.failed for trial in failed))
+        return EveryCandidateFailedError(message)
+    return EveryCandidateFailedError(message, tuple(trial.failed for trial in failed))

@@ -51,7 +51,15 @@ from pytest_autotune.tuners.function.plan import (
     parse_compile_threads,
     parse_strategy,
 )
-from pytest_autotune.tuners.function.search import Bench, Loss, SearchResult, compare, random_state_kept, search
+from pytest_autotune.tuners.function.search import (
+    Bench,
+    EveryCandidateFailedError,
+    Loss,
+    SearchResult,
+    compare,
+    random_state_kept,
+    search,
+)
 from pytest_autotune.tuners.function.space import Configuration, Space, SpaceError, TuningError, as_space
 from pytest_autotune.tuners.measuring.clocks import Runner
 from pytest_autotune.tuners.measuring.options import Measuring, make_clock
@@ -567,8 +575,11 @@ def _search(plan: Plan, problem: Problem, lock: DeviceLock, tuning: Tuning | Non
     with random_state_kept():
         try:
             return search(plan, lock, tuning)
-        except TuningError as error:
+        except EveryCandidateFailedError as error:
             raise TuningError(f"{problem}: {error}", error.reasons) from error.__cause__
+        except TuningError as error:
+            # Of a candidate that itself calls tune(), or of the device. The next run may see another result.
+            raise TuningError(f"{problem}: {error}") from error.__cause__
 
 
 def _build_contest(plan: Plan) -> Contest | str:
