@@ -1236,3 +1236,31 @@ def test_editing_code_in_an_enum_member_changes_the_class_lines(load: Load, memb
     edited = IMPLEMENTATIONS.replace("n + 1", "n + 2").replace("exp=1", "exp=2")
     assert describe(IMPLEMENTATIONS, member) == describe(IMPLEMENTATIONS, member) != describe(edited, member)
     assert describe(IMPLEMENTATIONS, "PLAIN") == describe(edited, "PLAIN")
+
+
+POLICIES = """
+class constexpr:
+    def __init__(self, value):
+        self.value = value
+class Policy:
+    rows = 1
+    def scale(self, n):
+        return n + 1
+    def unrelated(self):
+        return 2
+POLICY = constexpr(Policy())
+def kernel(n):
+    return POLICY.value.scale(n)
+def rows(n):
+    return POLICY.value.rows
+"""
+
+
+@pytest.mark.parametrize(("kernel", "edit"), [("kernel", ("n + 1", "n + 3")), ("rows", ("rows = 1", "rows = 3"))])
+def test_a_digest_has_the_used_members_of_an_object_in_a_constexpr(
+    load: Load, kernel: str, edit: tuple[str, str]
+) -> None:
+    digests = []
+    for old, new in (("", ""), ("return 2", "return 3"), edit):
+        digests.append(read_source(getattr(load(POLICIES.replace(old, new)), kernel)).digest)
+    assert digests[0] == digests[1] != digests[2]

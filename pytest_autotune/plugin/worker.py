@@ -195,8 +195,6 @@ class TestProcess:
         self._test_exits = ExitStack()
         #: Whether the choices of earlier tests are hidden from the current test: see :meth:`_isolate`.
         self._is_test_isolated = False
-        #: The modules of this package that were imported when the run began, by their names.
-        self._modules: dict[str, ModuleType] = {}
         # A URL is read once for each run: a server that is down takes seconds to fail.
         self._read_url = functools.cache(stores.read_cache)
 
@@ -209,9 +207,7 @@ class TestProcess:
         self.hooks.install()
         if hides_earlier_run:
             self._run_exits.enter_context(self.hooks.isolated())
-        for name, module in list(sys.modules.items()):
-            if name.partition(".")[0] == "pytest_autotune":
-                self._modules[name] = module
+        self._config.pluginmanager.register(_KeptModules())
 
     def _refuse(self, message: str) -> NoReturn:
         """Fail the current test, because the user wants an error for the outcome of a lookup."""
@@ -346,7 +342,6 @@ class TestProcess:
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
-        self._restore_modules()
         self.session.begin_test(item.nodeid)
         # The fixture shows only the lookups of its own test.
         self.session.lookups.clear()
@@ -367,19 +362,6 @@ class TestProcess:
         finally:
             self.session.current_test = ""
             self.session.is_paused = False
-
-    @pytest.hookimpl(tryfirst=True)
-    def pytest_runtest_call(self) -> None:
-        self._restore_modules()
-
-    def _restore_modules(self) -> None:
-        """Put the modules of this package back that a fixture has removed from ``sys.modules``.
-
-        Such a fixture removes all modules that were imported after its conftest. Modules of ours that were imported
-        again would know of no run. None in place of a module stays: the test wants an ImportError.
-        """
-        for name, module in self._modules.items():
-            sys.modules.setdefault(name, module)
 
     def _isolate(self) -> None:
         """Hide the choices of earlier tests until this test ends, so that only a cache can answer a lookup."""
@@ -479,6 +461,32 @@ class TestProcess:
         # Another run may follow in this process: it begins without the state of the last test.
         self.session.begin_test("")
         self._run_exits.close()
+
+
+class _KeptModules:
+    """Puts the modules of this package back that a fixture has removed from ``sys.modules``.
+
+    Such a fixture removes all modules that were imported after its conftest. If modules of this package were imported
+    again, they would know of no run. None in place of a module stays, because the test wants an ImportError.
+    """
+
+    def __init__(self) -> None:
+        self._modules: dict[str, ModuleType] = {}
+        for name, module in list(sys.modules.items()):
+            if name.partition(".")[0] == "pytest_autotune":
+                self._modules[name] = module
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_setup(self) -> Generator[None, object, object]:
+        self._restore()
+        try:
+            return (yield)
+        finally:
+            self._restore()
+
+    def _restore(self) -> None:
+        for name, module in self._modules.items():
+            sys.modules.setdefault(name, module)
 
 
 class CacheFixture:

@@ -668,7 +668,11 @@ class CodeDigests:
         :param names: the dotted names that the function takes from the value: ``("sub", "launch")`` for
             ``value.sub.launch()``. By default, the function uses the value as a whole.
         """
-        value = unwrapped(value)
+        inner = unwrapped(value)
+        if inner is not value:
+            # The code takes the value from the ``tl.constexpr`` by the name ``value``.
+            names = [_without_prefix(name, "value") for name in names]
+            value = inner
         if is_instance(value, ModuleType):
             return self._describe_module(value, names)
         if is_code(value):
@@ -1449,6 +1453,13 @@ class CodeDigests:
         self._noted_parts.add((name, text))
         # Functions that share a name are one part.
         self.parts[name] = digest(self.parts.get(name, "") + text)
+
+
+def _without_prefix(name: DottedName, prefix: str) -> DottedName:
+    """Return a dotted name without its first part, if that is the prefix."""
+    if name[:1] == (prefix,):
+        return name[1:]
+    return name
 
 
 def _list_decorator_identities(layers: Iterable[object]) -> list[object]:
