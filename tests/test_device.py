@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -195,3 +196,16 @@ def test_number_of_usable_cores_respects_cpu_quotas_of_cgroups(
     assert device.count_usable_cores(groups, membership) == usable
     if set(quotas) <= {""}:
         assert device.count_usable_cores(groups, tmp_path / "missing") == usable
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="the system pins no processes to processors")
+def test_the_device_of_the_cpu_has_the_threads_of_now() -> None:
+    """A fixture may pin one test to a single processor."""
+    processors = os.sched_getaffinity(0)
+    all_threads = device.cpu()
+    try:
+        os.sched_setaffinity(0, {min(processors)})
+        assert device.cpu().multiprocessors == 1
+    finally:
+        os.sched_setaffinity(0, processors)
+    assert device.cpu() == all_threads

@@ -114,6 +114,18 @@ def test_the_progress_line_shows_a_nested_tuning_until_it_ends() -> None:
     ]
 
 
+def test_a_test_that_replaces_json_dumps_does_not_see_the_progress(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    progress = Progress(ProgressFile(tmp_path, "gw1"))
+    monkeypatch.setattr("json.dumps", lambda *_: 1 / 0)
+
+    progress.begin(PROBLEM)
+    progress.end(PROBLEM)
+
+    assert progress.open_tunings == []
+
+
 def test_the_controller_reads_a_workers_progress_from_a_file(tmp_path: Path) -> None:
     progress = Progress(ProgressFile(tmp_path, "gw1"))
 

@@ -406,6 +406,12 @@ def test_a_renamed_kernel_uses_the_entry_under_its_old_name() -> None:
     assert lookup.reason == "used the entry of old, which has the same source"
 
 
+def test_a_renamed_kernel_with_an_entry_for_other_code_uses_the_old_name() -> None:
+    """Kernels of one factory share a name. An update may have added the new name for one of them only."""
+    (lookup,) = after_a_move(an_entry("new", source="of another kernel"), an_entry("old"))
+    assert (lookup.outcome, lookup.entry) == (Outcome.HIT, an_entry("old"))
+
+
 def test_a_copied_kernel_is_a_hit_before_and_after_the_original() -> None:
     session, lookups = a_session((an_entry("old"),))
 

@@ -15,7 +15,7 @@ from pytest_autotune.report.gate import Limit, judge
 from pytest_autotune.report.summary import render_section
 from pytest_autotune.run.collected import Collected
 from pytest_autotune.run.finish import finish_run
-from pytest_autotune.run.lookup import SPECIALIZATION, Lookup, Outcome, TunedEntry, UsedEntry
+from pytest_autotune.run.lookup import SPECIALIZATION, Lookup, Outcome, Policy, TunedEntry, UsedEntry
 from pytest_autotune.run.request import UPDATE_ALL, UPDATE_PRUNE, FileDump, NoDump, RunRequest, SharedDump
 from pytest_autotune.run.result import DumpOutcome, RunResult
 from pytest_autotune.run.rows import ProblemRow
@@ -170,6 +170,60 @@ def test_update_prune_keeps_entries_of_a_simultaneous_run() -> None:
 
     assert {merged_entry.problem for merged_entry in summary.merged.cache.entries} == {tuned.problem, written.problem}
     assert summary.merged.counts_text == "1 added, 1 unchanged"
+
+
+def pruned_for(kernel: str, candidates: str) -> Entry:
+    """Return the entry of a kernel whose pruning left these candidates."""
+    made = entry(problem(kernel))
+    return replace(made, fingerprint=(Value("pruned", candidates), *made.fingerprint))
+
+
+OLD, NEW = entry(problem("old")), entry(problem("new"))
+
+
+def after_prune(loaded: tuple[Entry, ...], *lookups: Lookup, **request: Any) -> set[Entry]:
+    """Return the entries of a cache after a complete run with these lookups and ``--autotune-update=prune``."""
+    plan = FileDump(UPDATE_PRUNE, is_update=True)
+    summary = finished(beginning(*loaded, dump_entries=loaded), collected(*lookups), plan=plan, **request)
+    return set(summary.merged.cache.entries)
+
+
+def test_update_prune_drops_the_old_name_of_a_renamed_kernel() -> None:
+    assert after_prune((OLD, NEW), hit(NEW, may_be_renamed=True)) == {NEW}
+    assert after_prune((OLD, NEW), hit(NEW)) == {OLD, NEW}, "kernels of this tuner keep their names"
+
+
+OTHER_OLD = pruned_for("old", "other")
+NESTED_OLD = replace(OLD, asked_by="toy:outer")
+OUTER = entry(problem("outer"))
+
+
+@pytest.mark.parametrize(
+    ("loaded", "lookups"),
+    [
+        pytest.param((OLD, NEW), [hit(OLD)], id="a test asks for it"),
+        pytest.param(
+            (OLD, NEW),
+            [Lookup(OTHER_OLD.identity, Outcome.HIT, result=UsedEntry(OLD))],
+            id="a lookup with fewer candidates uses it",
+        ),
+        pytest.param(
+            (OTHER_OLD, pruned_for("old", "one"), pruned_for("new", "other")),
+            [hit(pruned_for("old", "one")), hit(pruned_for("new", "other"), may_be_renamed=True)],
+            id="another order of tests asks for it",
+        ),
+        pytest.param((NESTED_OLD, NEW, OUTER), [hit(OUTER)], id="a tuning asks for it"),
+    ],
+)
+def test_update_prune_keeps_a_kernel_with_the_source_of_another(
+    loaded: tuple[Entry, ...], lookups: list[Lookup]
+) -> None:
+    assert after_prune(loaded, hit(NEW, may_be_renamed=True), *lookups) >= set(loaded)
+
+
+def test_update_prune_keeps_an_ignored_kernel_with_the_source_of_another() -> None:
+    policy = Policy(ignore=("toy:old",))
+    assert after_prune((OLD, NEW), hit(NEW, may_be_renamed=True), policy=policy) == {OLD, NEW}
 
 
 def test_a_recovered_tuning_replaces_no_choice_in_the_file() -> None:

@@ -33,6 +33,9 @@ _GPU_FILES = ("/dev/nvidia[0-9]*", "/dev/kfd", "/dev/dxg")
 _CUDA_LIBRARIES = ("cupy", "pycuda", "numba.cuda", "cuda", "cutlass", "jaxlib", "warp", "tensorflow", "mxnet", "paddle")
 #: The flags of a CPU with vector instructions, the widest first, and the name of the device's architecture.
 _CPU_FLAGS = {"amx_tile": "amx", "avx512f": "avx512", "avx2": "avx2", "sve": "sve", "asimd": "neon"}
+#: Returns the processors on which this process may run; None if the system has no such function. A test may replace
+#: the function in ``os``.
+_get_affinity: Any = getattr(os, "sched_getaffinity", None)
 
 
 # The GPU of a call
@@ -197,13 +200,17 @@ def _find_loaded_driver() -> Any:
 # This machine
 
 
-@lru_cache
 def cpu(threads: int = 0) -> Device:
     """Return the type of this CPU: its widest vector instructions and its threads, not its model.
 
-    :param threads: the number of threads that the tuner uses; 0 for all threads that may run.
+    :param threads: the number of threads that the tuner uses; 0 for all threads that may run now.
     """
-    return Device("CPU", _find_cpu_arch(), threads or _count_threads())
+    return _build_cpu(threads or _count_threads())
+
+
+@lru_cache
+def _build_cpu(threads: int) -> Device:
+    return Device("CPU", _find_cpu_arch(), threads)
 
 
 def count_usable_cores(cgroups: Path = Path("/sys/fs/cgroup"), membership: Path = Path("/proc/self/cgroup")) -> int:
@@ -234,8 +241,8 @@ def count_usable_cores(cgroups: Path = Path("/sys/fs/cgroup"), membership: Path 
 
 def _count_threads() -> int:
     """Return the number of threads of this process that may run at once."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
+    if _get_affinity is not None:
+        return len(_get_affinity(0))
     return os.cpu_count() or 1
 
 

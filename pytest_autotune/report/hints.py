@@ -112,8 +112,16 @@ def _has_old_names(result: RunResult) -> bool:
     """
     if result.collected.unasked_reason or any(is_url(path) for path, _ in result.loaded):
         return False
+    loaded_identities = {entry.identity for entry in result.initial_entries}
     asked_kernels = {row.problem.name for row in result.rows}
-    return any(old_name not in asked_kernels for old_name, _ in result.rename_counts)
+    for row in result.rows:
+        if row.hit is None or not row.moved_from:
+            continue
+        # The cache of a single test keeps its entries.
+        is_loaded_for_all = row.hit.identity in loaded_identities
+        if is_loaded_for_all and row.hit.problem.name not in asked_kernels:
+            return True
+    return False
 
 
 def _find_prune_arguments(result: RunResult) -> str:

@@ -19,7 +19,7 @@ from pytest_autotune.cache.merge import MergeResult, MergeRules, have_same_resul
 from pytest_autotune.cache.model import Cache, Device, Entry, Identity, Problem
 from pytest_autotune.cache.ties import MeasuredEntry
 from pytest_autotune.run.lookup import Lookup, Outcome, Policy
-from pytest_autotune.run.request import select_lacking, without_kernel_name
+from pytest_autotune.run.request import select_lacking
 from pytest_autotune.run.result import RunResult
 from pytest_autotune.run.rows import build_rows
 from pytest_autotune.run.settle import SettledRun
@@ -148,28 +148,9 @@ def _list_dropped_identities(settled: SettledRun, base: Cache) -> set[Identity]:
     if plan.prunes:
         dropped.update(entry.identity for entry in settled.unused_entries)
     if plan.removes_old_names(settled.run.is_complete):
-        dropped.update(_list_old_names(settled.lookups, base))
+        usage = settled.usage
+        dropped.update(entry.identity for entry in base.entries if usage.is_old_name(entry))
     return dropped
-
-
-def _list_old_names(lookups: Sequence[Lookup], base: Cache) -> list[Identity]:
-    """Return the identities of the entries that are under another name of a kernel, which no test asked for.
-
-    A lookup asked for the same key, device, source and candidates under the kernel's present name.
-
-    :param lookups: of the run.
-    :param base: the cache that the run's entries are merged into.
-    """
-    asked_identities = {lookup.identity for lookup in lookups}
-    forms_without_name = set()
-    for lookup in lookups:
-        if lookup.may_be_renamed and lookup.entry is not None:
-            forms_without_name.add(without_kernel_name(lookup.identity))
-    old_names = []
-    for entry in base.entries:
-        if entry.identity not in asked_identities and without_kernel_name(entry.identity) in forms_without_name:
-            old_names.append(entry.identity)
-    return old_names
 
 
 def _select_lookups(settled: SettledRun, dump_cache: Cache) -> _SelectedLookups:
@@ -306,8 +287,13 @@ def _select_copies(settled: SettledRun, lookups: Sequence[Lookup], base: Cache) 
     plan = settled.run.request.plan
     base_identities = {entry.identity for entry in base.entries}
     selected_identities = {lookup.identity for lookup in lookups}
+    protected_problems: set[Problem] = set()
+    if plan.only_adds:
+        protected_problems = {entry.problem for entry in base.entries}
     copies = []
     for copy in find_copies(settled.lookups):
+        if copy.lookup.problem in protected_problems:
+            continue
         belongs_to_path = copy.lookup.identity in selected_identities or copy.original.identity in base_identities
         is_present = copy.lookup.identity in base_identities
         # A store receives no entries of loaded files.

@@ -151,10 +151,11 @@ class LoadedCaches:
         The first rule that applies decides:
 
         1. The tuner has rejected an entry of this source: stale.
-        2. An entry has the problem's kernel, key and device: a hit or stale, by the fingerprint and the candidates.
+        2. An entry has the kernel, the key, the device and the fingerprint: a hit, or stale without such a candidate.
         3. An entry of the same code has another kernel name: a hit. The kernel was renamed, or is a copy.
-        4. An entry has the kernel and the key, but another device: a mismatch.
-        5. Otherwise: a miss.
+        4. An entry has the kernel, the key and the device: stale.
+        5. An entry has the kernel and the key, but another device: a mismatch.
+        6. Otherwise: a miss.
         """
         rejections_of_source = select_rejections(rejections, self)
         if rejections_of_source:
@@ -165,12 +166,15 @@ class LoadedCaches:
         for index in self.indexes:
             same_key_entries += index.list_same_key(question.problem)
         device_entries = self._select_entries_of_device(question, same_key_entries)
-        if device_entries:
-            return self._find_hit_or_stale(question, device_entries)
+        answer = _answer_by_fingerprint(question, device_entries)
+        if answer is not None:
+            return answer
         other_entry = self._find_entry_of_same_source(question)
         if other_entry is not None:
             reason = f"used the entry of {other_entry.problem.kernel}, which has the same source"
             return Answer(Outcome.HIT, reason, UsedEntry(other_entry))
+        if device_entries:
+            return self._describe_stale(question, device_entries)
         if same_key_entries:
             devices = ", ".join(sorted({str(entry.problem.device) for entry in same_key_entries}))
             return Answer(Outcome.MISMATCH, f"tuned on {devices}, but this run is on {question.problem.device}")
@@ -186,22 +190,6 @@ class LoadedCaches:
         if device_entries:
             return device_entries
         return [entry for entry in same_key_entries if self.policy.may_use_entries_of(device, entry.problem.device)]
-
-    def _find_hit_or_stale(self, question: Question, device_entries: Sequence[Entry]) -> Answer:
-        """Return a hit or, if no entry has the question's fingerprint and a candidate, how the problem is stale.
-
-        :param device_entries: the entries of the problem, at least one.
-        """
-        hit = _find_hit(question, device_entries)
-        if hit is not None:
-            # An entry can say that every candidate failed. Then no later source is asked, and the tuner fails as it
-            # would without the plugin.
-            return Answer(Outcome.HIT, result=UsedEntry(hit), is_final=hit.is_failure)
-        for entry in device_entries:
-            if entry.fingerprint == question.fingerprint:
-                # The code is the same, so only the choice itself can be the reason.
-                return Answer(Outcome.STALE, f"{_describe_choice(entry)} is no longer a candidate")
-        return self._describe_stale(question, device_entries)
 
     def _describe_stale(self, question: Question, device_entries: Sequence[Entry]) -> Answer:
         """Return a stale answer that says how the nearest entry differs.
@@ -268,6 +256,23 @@ class LoadedCaches:
         if not self.has_test_cache and self.policy.on_miss != "error":
             return NO_ENTRY
         return explain_miss(self.indexes, question.problem, self.policy).text
+
+
+def _answer_by_fingerprint(question: Question, device_entries: Sequence[Entry]) -> Answer | None:
+    """Return the answer of an entry with the question's fingerprint; None if there is no such entry.
+
+    :param device_entries: the entries of the problem.
+    """
+    hit = _find_hit(question, device_entries)
+    if hit is not None:
+        # An entry can say that every candidate failed. Then no later source is asked, and the tuner fails as it
+        # would without the plugin.
+        return Answer(Outcome.HIT, result=UsedEntry(hit), is_final=hit.is_failure)
+    for entry in device_entries:
+        if entry.fingerprint == question.fingerprint:
+            # The code is the same, so only the choice itself can be the reason.
+            return Answer(Outcome.STALE, f"{_describe_choice(entry)} is no longer a candidate")
+    return None
 
 
 def _find_hit(question: Question, entries: Sequence[Entry]) -> Entry | None:

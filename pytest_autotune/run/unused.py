@@ -17,7 +17,7 @@ from typing import NamedTuple
 from pytest_autotune.cache.model import Device, Entry, Identity, Problem, Value, is_tuner_named, library_of
 from pytest_autotune.run.collected import Collected
 from pytest_autotune.run.lookup import Lookup, Outcome, Policy
-from pytest_autotune.run.request import RunRequest
+from pytest_autotune.run.request import RunRequest, without_kernel_name
 
 
 @dataclass(frozen=True)
@@ -75,6 +75,8 @@ class CacheUsage:
 
     :param bypasses: of all processes of the run.
     :param identities: the identities that lookups asked for, and the identities of the entries that they used.
+    :param identities_of_other_kernels: the identities of the entries that lookups of another kernel used.
+    :param renamable_forms: the identities, without the kernel's name, of the entries that a rename keeps.
     :param problems: the problems that lookups asked for.
     :param unserved_problems: the problems whose lookup had another outcome than a hit.
     :param devices: the devices of all lookups.
@@ -86,6 +88,8 @@ class CacheUsage:
     collected: Collected
     bypasses: tuple[Bypass, ...]
     identities: frozenset[Identity]
+    identities_of_other_kernels: frozenset[Identity]
+    renamable_forms: frozenset[Identity]
     problems: frozenset[Problem]
     unserved_problems: frozenset[Problem]
     devices: frozenset[Device]
@@ -100,6 +104,8 @@ class CacheUsage:
         :param lookups: of all processes, with the facts that only a whole run knows.
         """
         identities = set()
+        identities_of_other_kernels = set()
+        renamable_forms = set()
         problems = set()
         unserved_problems = set()
         devices_by_process: defaultdict[str, set[Device]] = defaultdict(set)
@@ -109,8 +115,12 @@ class CacheUsage:
             devices_by_process[lookup.process].add(device)
             processes_by_call[_KernelCall.of_problem(lookup.problem)].add((lookup.process, device))
             identities.add(lookup.identity)
-            if lookup.entry is not None:
+            if lookup.entry_of_other_kernel is not None:
+                identities_of_other_kernels.add(lookup.entry_of_other_kernel.identity)
+            elif lookup.entry is not None:
                 identities.add(lookup.entry.identity)
+            if lookup.may_be_renamed and lookup.entry is not None:
+                renamable_forms.add(without_kernel_name(lookup.identity))
             problems.add(lookup.problem)
             if lookup.outcome is not Outcome.HIT:
                 unserved_problems.add(lookup.problem)
@@ -118,6 +128,8 @@ class CacheUsage:
             collected,
             tuple(bypasses),
             identities=frozenset(identities),
+            identities_of_other_kernels=frozenset(identities_of_other_kernels),
+            renamable_forms=frozenset(renamable_forms),
             problems=frozenset(problems),
             unserved_problems=frozenset(unserved_problems),
             devices=frozenset(problem.device for problem in problems),
@@ -133,9 +145,26 @@ class CacheUsage:
     def is_unused(self, entry: Entry) -> bool:
         """Whether this run should have asked for an entry and did not.
 
-        An entry is unused unless something explains why the run asked for another entry, or for none. Each branch is
-        an explanation.
+        An entry is unused unless something explains why the run asked for another entry, or for none.
         """
+        if entry.identity in self.identities_of_other_kernels:
+            # A kernel with the same source used the entry.
+            return False
+        if not self._has_loaded_kernel(entry.problem):
+            # The kernel belongs to code that this run did not import, for example to code of another suite.
+            return False
+        return self._is_unasked(entry)
+
+    def is_old_name(self, entry: Entry) -> bool:
+        """Whether an entry is under an old name of a kernel: the run asked for the same under its present name.
+
+        The entry may belong to a copy of the kernel in another suite. Its tests then use the entry under the present
+        name.
+        """
+        return without_kernel_name(entry.identity) in self.renamable_forms and self._is_unasked(entry)
+
+    def _is_unasked(self, entry: Entry) -> bool:
+        """Whether no test asked for an entry, and nothing explains why none did. Each branch is an explanation."""
         problem = entry.problem
         if entry.identity in self.identities:
             # A test asked for the entry, or a lookup used it.
@@ -154,9 +183,6 @@ class CacheUsage:
             return False
         if not self._has_same_version(entry):
             # Runs with the entry's version of the library ask for the entry.
-            return False
-        if not self._has_loaded_kernel(problem):
-            # The kernel belongs to code that this run did not import, for example to code of another suite.
             return False
         if entry.asked_by in self.asked_kernels:
             # Only candidates of another tuning launch the kernel. The other tuning was a hit, so its candidates did not
