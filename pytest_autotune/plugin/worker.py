@@ -466,7 +466,7 @@ class TestProcess:
 class _KeptModules:
     """Puts the modules of this package back that a fixture has removed from ``sys.modules``.
 
-    Such a fixture removes all modules that were imported after its conftest. If modules of this package were imported
+    A fixture may remove all modules that were imported after its conftest. If modules of this package were imported
     again, they would know of no run. None in place of a module stays, because the test wants an ImportError.
     """
 

@@ -98,7 +98,7 @@ def _needs_other_update(result: RunResult) -> bool:
     if _is_dumped(result):
         # This run has already written its entries.
         return False
-    if result.rename_counts:
+    if result.copy_counts:
         return True
     has_only_empty_caches = bool(result.loaded) and not result.loaded_entry_count
     # The run may fail because the caches are empty. An update fills them.
@@ -106,10 +106,7 @@ def _needs_other_update(result: RunResult) -> bool:
 
 
 def _has_old_names(result: RunResult) -> bool:
-    """Whether a prune would drop entries of renamed kernels under their old names, because the run was complete.
-
-    A prune leaves these entries in stores at URLs.
-    """
+    """Whether a prune would drop entries under old names. Only a complete run drops them, and never from a store."""
     if result.collected.unasked_reason or any(is_url(path) for path, _ in result.loaded):
         return False
     loaded_identities = {entry.identity for entry in result.initial_entries}

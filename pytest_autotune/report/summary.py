@@ -268,7 +268,7 @@ def _list_entry_notes(result: RunResult) -> list[Line]:
     for (tuned_version, version), hit_count in result.other_version_counts.items():
         hits = describe_count(hit_count, "hit was", "hits were")
         notes.append(Line(f"{hits} tuned with {tuned_version}, but this run has {version} ({advice})"))
-    notes += _list_rename_notes(result)
+    notes += _list_copy_notes(result)
     for device, entry_device in result.alias_counts:
         notes.append(Line(f"{device} used the entries of {entry_device}, as autotune_device_alias (ini) says"))
     notes += _list_removed_notes(result)
@@ -294,10 +294,10 @@ def _list_removed_notes(result: RunResult) -> list[Line]:
     return [Line(f"removed from {dump.written_to}: {describe_first(problems, _MAX_REMOVED)}")]
 
 
-def _list_rename_notes(result: RunResult) -> list[Line]:
+def _list_copy_notes(result: RunResult) -> list[Line]:
     """Return a note for each kernel that used the entries of another kernel, for example of its old name."""
     notes = []
-    for (old_name, new_name), hit_count in result.rename_counts.items():
+    for (old_name, new_name), hit_count in result.copy_counts.items():
         hits = describe_count(hit_count, "hit")
         notes.append(Line(f"{hits} of {new_name} used the entries of {old_name}, which has the same source"))
     return notes

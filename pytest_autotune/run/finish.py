@@ -42,7 +42,7 @@ class KeptEntries:
 
 
 @dataclass(frozen=True)
-class Copy:
+class CopyLookup:
     """A lookup that used the entry of another kernel with the same source: the kernel was renamed, or is a copy.
 
     :param original: the entry of the other kernel.
@@ -52,7 +52,7 @@ class Copy:
     lookup: Lookup
 
     @property
-    def entry(self) -> Entry:
+    def entry_under_new_name(self) -> Entry:
         """The entry under the name of the lookup's kernel."""
         return replace(self.original, problem=self.lookup.problem)
 
@@ -99,7 +99,7 @@ def _keep_entries(settled: SettledRun, dump_cache: Cache) -> KeptEntries:
     used_entries = _list_used_entries(selected.current, base)
     used_entries += _list_entries_hit_by_others(settled, selected.current, base)
     used_entries = plan.select_used(used_entries, base)
-    used_entries += [copy.entry for copy in copies]
+    used_entries += [copy.entry_under_new_name for copy in copies]
     used_entries = [entry for entry in used_entries if entry.identity not in dropped]
     if plan.writes:
         entries_of_other_runs = _list_entries_of_other_runs(run.initial.dump_cache, dump_cache)
@@ -167,7 +167,7 @@ def _list_used_entries(lookups: Sequence[Lookup], base: Cache) -> list[Entry]:
     """Return the entries that a merge must keep although this run did not measure them.
 
     These are the entries of hits, and the entries whose new search recorded nothing. The entries of other
-    kernels are left out, because :func:`find_copies` lists them.
+    kernels are left out, because :func:`find_copy_lookups` lists them.
 
     :param base: the cache that the run's entries are merged into.
     """
@@ -266,17 +266,17 @@ def _list_entries_of_modes(settled: SettledRun, lookups: Sequence[Lookup]) -> li
     return entries
 
 
-def find_copies(lookups: Iterable[Lookup]) -> list[Copy]:
+def find_copy_lookups(lookups: Iterable[Lookup]) -> list[CopyLookup]:
     """Return the lookups that used the entry of another kernel with the same source."""
     copies = []
     for lookup in lookups:
         if lookup.entry_of_other_kernel is not None:
-            copies.append(Copy(lookup.entry_of_other_kernel, lookup))
+            copies.append(CopyLookup(lookup.entry_of_other_kernel, lookup))
     return copies
 
 
-def _select_copies(settled: SettledRun, lookups: Sequence[Lookup], base: Cache) -> list[Copy]:
-    """Return the copies that the dump path receives.
+def _select_copies(settled: SettledRun, lookups: Sequence[Lookup], base: Cache) -> list[CopyLookup]:
+    """Return the copies whose entries the dump path receives.
 
     The lookup belongs to the dump path, or the dump path has the original. A test with a cache of its own, for example,
     may use an original of the dump path. An entry that the dump path has under the new name stays.
@@ -291,12 +291,12 @@ def _select_copies(settled: SettledRun, lookups: Sequence[Lookup], base: Cache) 
     if plan.only_adds:
         protected_problems = {entry.problem for entry in base.entries}
     copies = []
-    for copy in find_copies(settled.lookups):
+    for copy in find_copy_lookups(settled.lookups):
         if copy.lookup.problem in protected_problems:
             continue
         belongs_to_path = copy.lookup.identity in selected_identities or copy.original.identity in base_identities
         is_present = copy.lookup.identity in base_identities
-        # A store receives no entries of loaded files.
+        # A store receives only copies of entries that it has.
         may_add = bool(plan.select_used([copy.original], base))
         if belongs_to_path and may_add and not is_present:
             copies.append(copy)
@@ -401,7 +401,7 @@ def _list_left_out_entries(settled: SettledRun, kept: KeptEntries) -> tuple[Entr
     :param kept: the content of the dump path after the run.
     """
     covered_problems = {entry.problem for entry in kept.merged.cache.entries} | settled.problems
-    for copy in find_copies(settled.lookups):
+    for copy in find_copy_lookups(settled.lookups):
         covered_problems.add(copy.original.problem)
     # Several caches can have an entry of one identity; the last counts.
     loaded_entries = {entry.identity: entry for entry in settled.run.initial.file_entries}

@@ -322,7 +322,7 @@ class RunResult:
         return row.is_kept
 
     @property
-    def rename_counts(self) -> dict[tuple[str, str], int]:
+    def copy_counts(self) -> dict[tuple[str, str], int]:
         """(other kernel as tuner:kernel, kernel) -> the number of problems that used an entry of the other kernel."""
         renames = []
         for row in self.rows:

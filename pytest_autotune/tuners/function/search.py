@@ -118,7 +118,7 @@ class Loss:
 
 
 class EveryCandidateFailedError(TuningError):
-    """Every candidate of a search failed. A candidate may itself call ``tune()``: its errors are of another class."""
+    """Every candidate of a search failed. An error of a ``tune()`` inside a candidate has another class."""
 
 
 def search(plan: Plan, lock: DeviceLock, progress: SearchProgress | None = None) -> SearchResult:

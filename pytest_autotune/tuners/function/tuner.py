@@ -578,7 +578,7 @@ def _search(plan: Plan, problem: Problem, lock: DeviceLock, tuning: Tuning | Non
         except EveryCandidateFailedError as error:
             raise TuningError(f"{problem}: {error}", error.reasons) from error.__cause__
         except TuningError as error:
-            # Of a candidate that itself calls tune(), or of the device. The next run may see another result.
+            # The error comes from a candidate that calls tune(), or from the device. The next run may see no error.
             raise TuningError(f"{problem}: {error}") from error.__cause__
 
 

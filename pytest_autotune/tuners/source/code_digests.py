@@ -670,7 +670,7 @@ class CodeDigests:
         """
         inner = unwrapped(value)
         if inner is not value:
-            # The code takes the value from the ``tl.constexpr`` by the name ``value``.
+            # Code reads the inner value as ``POLICY.value``, so its names begin with ``value``.
             names = [_without_prefix(name, "value") for name in names]
             value = inner
         if is_instance(value, ModuleType):

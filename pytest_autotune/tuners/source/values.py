@@ -318,7 +318,8 @@ def _find_added_kernel(library: ModuleType, attribute: str) -> object:
     Functions that are no kernels do not count: tests replace functions of libraries, for example by ``monkeypatch``.
     """
     value = module_attributes(library).get(attribute)
-    if type(value) is FunctionType or is_instance(value, type):
+    # A kernel is an object of Triton, and stores its function in this attribute.
+    if type(value) is FunctionType or read_stored(value, "fn") is None:
         return None
     function = python_function(value)
     if function is None or is_library_code(function):
