@@ -31,7 +31,7 @@ from pytest_autotune.run.lookup import Lookup, Outcome
 from pytest_autotune.tuners import function
 from pytest_autotune.tuners.function.identity import multiple_of, power_of_two, source_text
 from pytest_autotune.tuners.function.plan import Optuna, Random, find_processor
-from pytest_autotune.tuners.function.space import InvalidConfiguration, TuningError, as_space, product
+from pytest_autotune.tuners.function.space import InvalidConfiguration, SpaceError, TuningError, as_space, product
 from pytest_autotune.tuners.function.tuner import loss, tune, tuned
 from pytest_autotune.tuners.measuring.clocks import HostClock
 from pytest_autotune.tuners.measuring.options import Measuring, make_clock
@@ -688,6 +688,39 @@ def test_a_tuning_inside_a_tuning_records_both_problems() -> None:
     with a_session_of() as lookups:
         assert tune("outer", space=[5, 4], run=outer, measuring=AS_TOLD) == 4
     assert sorted(lookup.problem.kernel for lookup in lookups) == ["inner", "outer"]
+
+
+def large_product(limit: int) -> Any:
+    axes = {"A": range(60), "B": range(60), "C": range(60)}
+    return product(where=lambda config: sum(config.values()) <= limit, **axes)
+
+
+def test_large_products_with_different_limits_in_where_are_two_problems() -> None:
+    """The digest of a product that is too large to be listed has the constraint with the values that it carries."""
+    assert large_product(100).digest == large_product(100).digest != large_product(20).digest
+
+
+def test_a_where_that_no_longer_allows_the_choice_is_an_error() -> None:
+    limits = [3]
+    space = product(where=lambda config: config["A"] <= limits[0], A=[1, 2, 3])
+    assert tune("k", space=space, run=lambda config: 9 - config["A"], measuring=AS_TOLD) == {"A": 3}
+
+    limits[0] = 2
+
+    with pytest.raises(
+        SpaceError, match=r"\Afunction:k: where= of product\(\) refuses a choice that it allowed before"
+    ):
+        tune("k", space=space, run=lambda config: 9 - config["A"], measuring=AS_TOLD)
+
+
+@pytest.mark.parametrize("callback", ["run", "setup", "reset"])
+def test_a_stop_iteration_of_a_callback_reaches_the_caller(callback: str) -> None:
+    """An iterator of inputs runs out."""
+    inputs = iter(range(5 if callback != "setup" else 2))
+    callbacks: dict[str, Any] = {"run": identity, callback: lambda config: next(inputs)}
+
+    with pytest.raises(StopIteration):
+        tune("k", space=[1, 2, 3], measuring=QUICK, device="cpu", **callbacks)
 
 
 def test_a_failed_tuning_inside_a_tuning_is_no_failure_of_the_outer_one() -> None:

@@ -240,6 +240,7 @@ class Session(Reporter):
                 _innermost_tuning.set(tuning)
                 yield tuning
             except BaseException as error:
+                tuning.withdraw_fallback()
                 # If the policy calls the outcome an error, the session itself has raised the error.
                 if not self.policy.is_error(tuning.lookup.outcome):
                     tuning.not_recorded(describe_error(error), is_over=True)

@@ -178,6 +178,12 @@ class Tuning:
         self.lookup = offer.lookup_before
         self.ask()
 
+    def withdraw_fallback(self) -> None:
+        """Take back an offered fallback, because an error ended the lookup. Nobody knows whether the choice works."""
+        if self._offer is not None and self.lookup.fallback:
+            self.lookup = self._offer.lookup_before
+            self._offer = None
+
     def race(self, contest: Callable[[], object]) -> None:
         """Let a mode race the loaded choice. The adapter calls this when it can use the choice, before it does.
 

@@ -184,6 +184,33 @@ def test_the_gate_counts_misses_after_modules_were_removed(serial_suite: Suite, 
     assert section(result)[0].startswith("MISS test_lib.py::test_gemm")
 
 
+SKIPPED_FIRST = """
+import pytest
+from pytest_autotune import InvalidConfiguration
+
+def ask(autotune_cache, has_input):
+    def run(config):
+        if not has_input:
+            pytest.skip("no input")
+        if config == 1:
+            raise InvalidConfiguration("not here")
+    return autotune_cache.tune("lib.op", key={"m": 1}, space=[1, 2, 3], run=run, source="s", device="cpu")
+
+def test_skipped(autotune_cache):
+    ask(autotune_cache, has_input=False)
+
+def test_op(autotune_cache):
+    assert ask(autotune_cache, has_input=True) == 2
+"""
+
+
+def test_a_first_candidate_whose_try_was_skipped_is_tried_again(serial_suite: Suite) -> None:
+    a_suite(serial_suite).dump()
+    a_suite(serial_suite, SKIPPED_FIRST)
+
+    serial_suite.load("--autotune-on-miss=first").assert_outcomes(passed=1, skipped=1)
+
+
 def test_changing_the_candidates_or_source_makes_entries_stale(serial_suite: Suite) -> None:
     a_suite(serial_suite).dump()
     serial_suite.pytester.makepyfile(times=TIMES.replace("64: 20.0", "64: 20.0, 128: 5.0"))

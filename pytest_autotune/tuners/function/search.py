@@ -354,8 +354,7 @@ class Bench:
         self._trials += trials
         self._raced_positions += positions
         runners = [self.build_runner(self._trials[position]) for position in positions]
-        with self._lock.holding(), self._errors_of_race():
-            self._take_results(positions, self._race.probe(runners))
+        self._take_results(positions, partial(self._race.probe, runners))
 
     def finish(self) -> SearchResult:
         """Race all candidates that were measured, and return the result.
@@ -364,8 +363,7 @@ class Bench:
         """
         has_racers = any(not self._trials[position].failed for position in self._raced_positions)
         if has_racers:
-            with self._lock.holding(), self._errors_of_race():
-                self._take_results(self._raced_positions, self._race.finish())
+            self._take_results(self._raced_positions, self._race.finish)
         usable_trials = [trial for trial in self._trials if not trial.failed]
         if not usable_trials:
             raise _build_error_without_candidate(self._trials)
@@ -403,20 +401,22 @@ class Bench:
         # The caller may keep the error. With its traceback, the error would keep the compiled kernel in memory.
         return Trial(configuration, error=clear_tracebacks(error))
 
-    @contextmanager
-    def _errors_of_race(self) -> Iterator[None]:
-        """Raise the kernel's own errors, and a TuningError that names the candidate if the device no longer works."""
+    def _take_results(self, positions: Sequence[int], race: Callable[[], Sequence[CandidateResult]]) -> None:
+        """Run a part of the race, and put its results into the trials at these positions.
+
+        :raises TuningError: if the device no longer works; the message names the candidate.
+        :raises BaseException: an error of the kernel, as the kernel raised it.
+        """
+        # Not a context manager with yield: it would turn a StopIteration of the kernel into a RuntimeError.
         try:
-            yield
+            with self._lock.holding():
+                results = race()
         except DeviceLostError as lost:
             configuration = self._trials[self._raced_positions[lost.number]].configuration
             error = _build_lost_device_error(configuration, lost.candidate_error, lost.kernel_error)
             raise error from lost.candidate_error
         except LaunchError as launch_error:
             launch_error.raise_kernel_error()
-
-    def _take_results(self, positions: Sequence[int], results: Sequence[CandidateResult]) -> None:
-        """Put the results of the race into the trials at these positions."""
         for position, result in zip(positions, results, strict=True):
             trial = self._trials[position]
             self._trials[position] = replace(trial, measured=result.measured, error=result.failed)

@@ -15,6 +15,7 @@ from typing import Any
 
 from pytest_autotune.cache.model import UncacheableError, Value
 from pytest_autotune.cache.structured import JSON_LIST, JSON_TUPLE
+from pytest_autotune.tuners.function.carried import CarriedError, carried_text
 from pytest_autotune.tuners.function.identity import configuration_value, list_class_lines, source_text
 from pytest_autotune.tuners.source.code_text import NoDigestError, UnreadableSourceError
 from pytest_autotune.tuners.source.functions import find_deferred_kind
@@ -312,11 +313,27 @@ class ProductSpace(Space):
         if self.can_be_listed:
             return super().digest
         lines = [_text(values) for values in self.axes.values()]
-        constraint_digest = ""
-        if self._where is not None:
-            # A constraint whose source cannot be read counts like no constraint.
-            constraint_digest = source_text(self._where) or ""
-        return digest("\n".join([*lines, constraint_digest]))
+        return digest("\n".join([*lines, self._describe_constraint()]))
+
+    def _describe_constraint(self) -> str:
+        """Return the digest of the constraint's source and the values that it carries, such as the limit of a test.
+
+        A constraint whose source cannot be read counts like no constraint.
+
+        :raises UncacheableError: if the constraint carries a value without a stable form.
+        """
+        if self._where is None:
+            return ""
+        try:
+            carried = carried_text(self._where)
+        except CarriedError as error:
+            raise UncacheableError(f"where= of product(): {error}") from None
+        except NoDigestError:
+            carried = ""
+        source = source_text(self._where) or ""
+        if carried:
+            return f"{source}@{digest(carried)}"
+        return source
 
 
 def product(*, where: Callable[[dict[str, Any]], object] | None = None, **axes: Iterable[object]) -> Space:

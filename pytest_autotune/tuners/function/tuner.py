@@ -164,7 +164,10 @@ def _choose_config(kernel: str, key: object, plan: Plan, version: object, source
     # An equal space may have been tuned before, and the choice is then an object of that space. The user gets the
     # object of this call's space. A product makes a new object for each call, so the user may change it.
     configuration = plan.space.find(choice.params)
-    assert configuration is not None
+    if configuration is None:
+        raise SpaceError(
+            "where= of product() refuses a choice that it allowed before (put what it depends on into key=)"
+        )
     return configuration.config
 
 
