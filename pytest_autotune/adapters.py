@@ -51,6 +51,7 @@ from pytest_autotune.tuners.shared.patches import Patches as Patches
 from pytest_autotune.tuners.source.functions import python_function as python_function
 from pytest_autotune.tuners.source.functions import qualified_name as qualified_name
 from pytest_autotune.tuners.source.source_digest import digest as digest
+from pytest_autotune.tuners.source.source_digest import read_source as read_source
 from pytest_autotune.tuners.source.source_digest import source_digest as source_digest
 from pytest_autotune.tuners.source.source_digest import source_parts as source_parts
 from pytest_autotune.tuners.source.source_digest import stable_value as stable_value

@@ -690,6 +690,16 @@ def test_a_tuning_inside_a_tuning_records_both_problems() -> None:
     assert sorted(lookup.problem.kernel for lookup in lookups) == ["inner", "outer"]
 
 
+def test_optuna_measures_candidates_with_different_fields() -> None:
+    """No combination of all fields is a candidate, so Optuna cannot propose any."""
+    pytest.importorskip("optuna")
+    space = [{"A": 4}, {"B": 3}, {"C": 2}, {"D": 1}]
+
+    chosen = tune("k", space=space, run=lambda config: sum(config.values()), measuring=AS_TOLD, strategy=Optuna(2))
+
+    assert chosen in space
+
+
 def large_product(limit: int) -> Any:
     axes = {"A": range(60), "B": range(60), "C": range(60)}
     return product(where=lambda config: sum(config.values()) <= limit, **axes)

@@ -68,6 +68,14 @@ class Question(ABC):
         """The problem and its fingerprint."""
         return Identity(self.problem, self.fingerprint)
 
+    @property
+    def may_use_other_names(self) -> bool:
+        """Whether an entry under another kernel's name is good for the problem, if all else is equal.
+
+        Without a digest of the source, unlike kernels could have equal fingerprints.
+        """
+        return self.may_be_renamed and any(value.name == "source" for value in self.fingerprint)
+
     @abstractmethod
     def offers(self, entry: Entry) -> bool:
         """Whether the choice of an entry is among the candidates now."""

@@ -260,7 +260,7 @@ class Session(Reporter):
             test=self.current_test,
             label=question.label,
             outer_tuning=outermost_tuning.get(),
-            may_be_renamed=question.may_be_renamed,
+            may_be_renamed=question.may_use_other_names,
         )
         if self._test_cache is not None:
             lookup = replace(lookup, test_cache=str(self._test_cache), test_cache_path=self._test_cache.absolute_text)

@@ -219,9 +219,7 @@ class LoadedCaches:
         The question's kernel was renamed, or is a copy of the other kernel. The choice is good for both. If several
         kernels have such an entry, the first by name counts, so that the order of the tests does not matter.
         """
-        has_source = any(value.name == "source" for value in question.fingerprint)
-        if not question.may_be_renamed or not has_source:
-            # Without a digest of the source, unlike kernels could have equal fingerprints.
+        if not question.may_use_other_names:
             return None
         for kernel in self._list_other_names(question):
             entry = self._find_entry_of_kernel(question, kernel)

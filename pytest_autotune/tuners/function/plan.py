@@ -112,6 +112,9 @@ class Optuna:
         while len(study.times) < self.trials:
             batch = study.ask(min(batch_size, self.trials - len(study.times)))
             if not batch:
+                if not study.times:
+                    # No combination of the axes is a configuration, as in [{"A": 1}, {"B": 2}].
+                    benchmark.measure_us(drawn[: self.trials])
                 return
             times = benchmark.measure_us(list(batch))
             for (configuration, trial), time_us in zip(batch.items(), times, strict=True):
