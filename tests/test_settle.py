@@ -221,6 +221,11 @@ def test_update_prune_keeps_a_kernel_with_the_source_of_another(
     assert after_prune(loaded, hit(NEW, may_be_renamed=True), *lookups) >= set(loaded)
 
 
+def test_update_prune_keeps_an_old_name_if_the_cache_lacks_the_new_one() -> None:
+    """The own cache of a test has the new name."""
+    assert after_prune((OLD,), hit(NEW, may_be_renamed=True, test_cache="own.textproto")) == {OLD}
+
+
 def test_update_prune_keeps_an_ignored_kernel_with_the_source_of_another() -> None:
     policy = Policy(ignore=("toy:old",))
     assert after_prune((OLD, NEW), hit(NEW, may_be_renamed=True), policy=policy) == {OLD, NEW}

@@ -19,7 +19,7 @@ from pytest_autotune.cache.merge import MergeResult, MergeRules, have_same_resul
 from pytest_autotune.cache.model import Cache, Device, Entry, Identity, Problem
 from pytest_autotune.cache.ties import MeasuredEntry
 from pytest_autotune.run.lookup import Lookup, Outcome, Policy
-from pytest_autotune.run.request import select_lacking
+from pytest_autotune.run.request import select_lacking, without_kernel_name
 from pytest_autotune.run.result import RunResult
 from pytest_autotune.run.rows import build_rows
 from pytest_autotune.run.settle import SettledRun
@@ -95,7 +95,7 @@ def _keep_entries(settled: SettledRun, dump_cache: Cache) -> KeptEntries:
     selected = _select_lookups(settled, dump_cache)
     base = add_recovered(written_cache, selected.recovered, plan.keeps_candidates)
     copies = _select_copies(settled, selected.current, base)
-    dropped = _list_dropped_identities(settled, base)
+    dropped = _list_dropped_identities(settled, base, copies)
     used_entries = _list_used_entries(selected.current, base)
     used_entries += _list_entries_hit_by_others(settled, selected.current, base)
     used_entries = plan.select_used(used_entries, base)
@@ -137,7 +137,7 @@ def _count_recovered(settled: SettledRun, selected: _SelectedLookups, merged_cac
     return len((recovered_identities - asked_identities) & merged_identities)
 
 
-def _list_dropped_identities(settled: SettledRun, base: Cache) -> set[Identity]:
+def _list_dropped_identities(settled: SettledRun, base: Cache, copies: Iterable[CopyLookup]) -> set[Identity]:
     """Return the identities of the entries that the run removes from the dump path.
 
     If the user prunes, these are the unused entries and, after a complete run, the entries of renamed kernels under
@@ -148,9 +148,27 @@ def _list_dropped_identities(settled: SettledRun, base: Cache) -> set[Identity]:
     if plan.prunes:
         dropped.update(entry.identity for entry in settled.unused_entries)
     if plan.removes_old_names(settled.run.is_complete):
-        usage = settled.usage
-        dropped.update(entry.identity for entry in base.entries if usage.is_old_name(entry))
+        dropped.update(_list_old_names(settled, base, copies))
     return dropped
+
+
+def _list_old_names(settled: SettledRun, base: Cache, copies: Iterable[CopyLookup]) -> list[Identity]:
+    """Return the identities of the entries under old names of renamed kernels, if the present name has an entry, too.
+
+    The entry under the present name may be in another cache, such as the own cache of a test.
+
+    :param base: the cache that the run's entries are merged into.
+    :param copies: the lookups whose entries the cache receives under their present names.
+    """
+    usage = settled.usage
+    old_identities = []
+    present_forms = {without_kernel_name(copy.lookup.identity) for copy in copies}
+    for entry in base.entries:
+        if usage.is_old_name(entry):
+            old_identities.append(entry.identity)
+        else:
+            present_forms.add(without_kernel_name(entry.identity))
+    return [identity for identity in old_identities if without_kernel_name(identity) in present_forms]
 
 
 def _select_lookups(settled: SettledRun, dump_cache: Cache) -> _SelectedLookups:

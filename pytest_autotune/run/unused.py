@@ -158,8 +158,7 @@ class CacheUsage:
     def is_old_name(self, entry: Entry) -> bool:
         """Whether an entry is under an old name of a kernel: the run asked for the same under its present name.
 
-        The entry may belong to a copy of the kernel in another suite. Its tests then use the entry under the present
-        name.
+        The entry may belong to a copy of the kernel in another suite, which can use the entry under the present name.
         """
         return without_kernel_name(entry.identity) in self.renamable_forms and self._is_unasked(entry)
 
