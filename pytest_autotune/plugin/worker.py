@@ -429,8 +429,6 @@ class TestProcess:
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(self, item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
         report = yield
-        if report.when == "call":
-            self.hooks.report_second_imports()
         if self._refusal and report.outcome != "failed":
             # The library under test swallowed the error, or the test is expected to fail.
             report.outcome = "failed"

@@ -38,8 +38,6 @@ class Hooks:
         self._adapters: dict[str, Adapter] = {}
         #: The tuners whose adapters' ``hook`` was called.
         self._hooked: set[str] = set()
-        #: The hooked libraries, by the names of their tuners.
-        self._libraries: dict[str, ModuleType] = {}
         #: Ends the isolation of the tuners, while they are isolated.
         self._isolation: ExitStack | None = None
 
@@ -153,21 +151,7 @@ class Hooks:
     def _call_hook(self, name: str, adapter: Adapter, library: ModuleType) -> None:
         # Before the call: a hook that fails half-way must be unhooked, too.
         self._hooked.add(name)
-        self._libraries[name] = library
         adapter.hook(library, self._session)
-
-    def report_second_imports(self) -> None:
-        """Report the tuners whose library a test has imported a second time. Only the first import is hooked.
-
-        A module that a test puts in the library's place, such as a mock, is not the library.
-        """
-        for name, library in self._libraries.items():
-            module = sys.modules.get(library.__name__)
-            file = getattr(library, "__file__", None)
-            if module is library or file is None or getattr(module, "__file__", None) != file:
-                continue
-            reason = f"a test has imported {library.__name__} a second time, and only the first import is hooked"
-            self._session.report_bypass(name, reason)
 
     def prepare(self, suite: Suite) -> list[Job]:
         """Return the jobs of all adapters that threads can do while the tests run; see :class:`Adapter`."""

@@ -353,41 +353,6 @@ class Adapter:
 """
 
 
-OP = """
-import sys
-
-def test_op(tune):
-    tune("lib.op", M=1)
-"""
-SECOND_IMPORT = """
-def test_second_import(monkeypatch):
-    monkeypatch.delitem(sys.modules, "toytuner")
-    import toytuner
-    toytuner.tune("lib.op", M=2)
-"""
-MOCK = """
-def test_mock(monkeypatch):
-    monkeypatch.setitem(sys.modules, "toytuner", object())
-"""
-
-
-def test_a_second_import_of_a_tuners_library_fails_the_gate(suite: Suite, section) -> None:
-    """Nobody sees the tunings of the second import, so the cache has no entries for them."""
-    suite.write(test_op=OP + SECOND_IMPORT).serial.prepare_dump()
-
-    result = suite.load("--autotune-max-misses=0")
-
-    assert result.ret == 1
-    reason = "a test has imported toytuner a second time, and only the first import is hooked"
-    assert f"toy tunes without the plugin: {reason}" in section(result)
-
-
-def test_a_mock_of_a_tuners_library_passes_the_gate(suite: Suite) -> None:
-    suite.write(test_op=OP + MOCK).serial.prepare_dump()
-
-    assert suite.load("--autotune-max-misses=0").ret == 0
-
-
 def test_an_error_inside_an_adapter_fails_the_gate(suite: Suite) -> None:
     """The error left a call uncounted. The test itself passes."""
     suite.write(test_op="def test_op(tune): tune('lib.op', M=1)").serial.prepare_dump()

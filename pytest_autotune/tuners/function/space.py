@@ -318,17 +318,14 @@ class ProductSpace(Space):
     def _describe_constraint(self) -> str:
         """Return the digest of the constraint's source and the values that it carries, such as the limit of a test.
 
-        A constraint whose source cannot be read counts like no constraint.
-
-        :raises UncacheableError: if the constraint carries a value without a stable form.
+        A constraint whose source cannot be read counts like no constraint. If a value has no stable form, such as a
+        list, only the source counts.
         """
         if self._where is None:
             return ""
         try:
             carried = carried_text(self._where)
-        except CarriedError as error:
-            raise UncacheableError(f"where= of product(): {error}") from None
-        except NoDigestError:
+        except (CarriedError, NoDigestError, UncacheableError):
             carried = ""
         source = source_text(self._where) or ""
         if carried:
