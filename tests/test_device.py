@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -47,7 +47,9 @@ def nvidia(name: str = "NVIDIA H200", **other: Any) -> Any:
 @pytest.fixture
 def torch(monkeypatch: pytest.MonkeyPatch):
     def torch(cuda: Cuda, **other: Any) -> None:
-        monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=cuda, **other))
+        torch = ModuleType("torch")
+        vars(torch).update(other, cuda=cuda, __version__="2.11.0")
+        monkeypatch.setitem(sys.modules, "torch", torch)
 
     return torch
 

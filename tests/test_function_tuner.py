@@ -20,8 +20,9 @@ from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from functools import partial, wraps
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -688,6 +689,14 @@ def test_a_tuning_inside_a_tuning_records_both_problems() -> None:
     with a_session_of() as lookups:
         assert tune("outer", space=[5, 4], run=outer, measuring=AS_TOLD) == 4
     assert sorted(lookup.problem.kernel for lookup in lookups) == ["inner", "outer"]
+
+
+@pytest.mark.parametrize("stub", [ModuleType("stub"), Mock()], ids=["module", "mock"])
+@pytest.mark.parametrize("library", ["torch", "numpy"])
+def test_a_tuning_does_not_use_a_stub_of_a_library(monkeypatch: pytest.MonkeyPatch, library: str, stub: object) -> None:
+    """Suites that run without torch put such a stub in its place."""
+    monkeypatch.setitem(sys.modules, library, stub)
+    assert tune("k", space=[3, 1, 2], run=identity, measuring=AS_TOLD) == 1
 
 
 def test_optuna_measures_candidates_with_different_fields() -> None:

@@ -18,6 +18,7 @@ from collections.abc import Collection
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
+from types import ModuleType
 from typing import Any, NamedTuple
 
 from pytest_autotune.cache.model import Device
@@ -50,16 +51,24 @@ def current_gpu() -> Device | None:
     if cuda is not None:
         return _cuda_device(cuda.get_device_properties(cuda.current_device()))
     # GPUs of Intel.
-    xpu: Any = getattr(sys.modules.get("torch"), "xpu", None)
+    xpu: Any = getattr(imported_torch(), "xpu", None)
     if xpu is not None and xpu.is_available() and xpu.is_initialized():
         properties = xpu.get_device_properties(xpu.current_device())
         return Device(properties.name, "xpu", getattr(properties, "gpu_eu_count", 0))
     return context_gpu().device
 
 
+def imported_torch() -> Any:
+    """Return torch if the suite has imported it; None for a mock or an empty module that stands in its place."""
+    torch = sys.modules.get("torch")
+    if isinstance(torch, ModuleType) and isinstance(vars(torch).get("__version__"), str):
+        return torch
+    return None
+
+
 def torch_cuda() -> Any:
     """Return ``torch.cuda``, of CUDA or ROCm, if torch has initialised a GPU in this process; else None."""
-    cuda: Any = getattr(sys.modules.get("torch"), "cuda", None)
+    cuda: Any = getattr(imported_torch(), "cuda", None)
     if cuda is None or not cuda.is_initialized() or not cuda.is_available():
         return None
     return cuda

@@ -9,11 +9,12 @@ from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from types import ModuleType
 from typing import Any, Protocol
 
 from pytest_autotune.cache.model import Candidate
 from pytest_autotune.cache.wording import describe_error, first_line, rounded_us
-from pytest_autotune.devices import torch_cuda
+from pytest_autotune.devices import imported_torch, torch_cuda
 from pytest_autotune.run.tuning import MAX_REASON_LENGTH
 from pytest_autotune.tuners.function.plan import DeferredCallError, DeviceLock, Plan, check_result
 from pytest_autotune.tuners.function.space import Configuration, InvalidConfiguration, TuningError
@@ -195,9 +196,9 @@ def random_state_kept() -> Iterator[None]:
     with ExitStack() as stack:
         stack.callback(random.setstate, random.getstate())
         numpy: Any = sys.modules.get("numpy.random")
-        if numpy is not None:
+        if isinstance(numpy, ModuleType):
             stack.callback(numpy.set_state, numpy.get_state())
-        torch: Any = sys.modules.get("torch")
+        torch = imported_torch()
         if torch is not None:
             stack.callback(torch.set_rng_state, torch.get_rng_state())
             # This fails while the GPU captures a graph. Callers check before that none is captured.

@@ -264,7 +264,9 @@ def unwrapped(value: Any) -> object:
             break
         value = inner
     numpy: Any = sys.modules.get("numpy")
-    if numpy is not None and is_instance(value, numpy.generic):
+    # A test may have put a mock in numpy's place.
+    scalar_class = getattr(numpy, "generic", None)
+    if isinstance(scalar_class, type) and is_instance(value, scalar_class):
         return numpy.generic.item(value)
     return value
 

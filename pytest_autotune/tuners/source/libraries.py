@@ -21,10 +21,10 @@ from functools import cached_property, lru_cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from types import FunctionType, ModuleType
-from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from pytest_autotune.cache.model import Versions
+from pytest_autotune.devices import imported_torch
 from pytest_autotune.tuners.source.attributes import (
     class_module,
     class_name,
@@ -353,7 +353,9 @@ def _read_distribution(dist_info: Path) -> Distribution:
 def find_version(library: str) -> str:
     """Return the version of an imported or installed library, without its local part; ``"?"`` if it is unknown."""
     installed = getattr(sys.modules.get(library), "__version__", None)
-    if installed is None:
+    # A test may have put a mock in the library's place.
+    if not isinstance(installed, str):
+        installed = None
         with suppress(PackageNotFoundError):
             installed = version(library)
     return str(installed or "?").split("+")[0]
@@ -370,7 +372,7 @@ def list_versions(*libraries: str, distributions: Iterable[Distribution] = ()) -
     for library in libraries:
         if library in sys.modules:
             pairs.append((library, find_version(library)))
-    torch: Any = sys.modules.get("torch")
+    torch = imported_torch()
     if "torch" in libraries and torch is not None:
         for platform in ("cuda", "hip"):
             platform_version = getattr(torch.version, platform, None)
