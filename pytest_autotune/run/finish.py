@@ -94,7 +94,7 @@ def _keep_entries(settled: SettledRun, dump_cache: Cache) -> KeptEntries:
     written_cache = plan.build_base(loaded_caches, dump_cache)
     selected = _select_lookups(settled, dump_cache)
     base = add_recovered(written_cache, selected.recovered, plan.keeps_candidates)
-    copies = _select_copies(settled, selected.current, base)
+    copies = _select_copies_to_add(settled, selected.current, base)
     dropped = _list_dropped_identities(settled, base, copies)
     used_entries = _list_used_entries(selected.current, base)
     used_entries += _list_entries_hit_by_others(settled, selected.current, base)
@@ -148,27 +148,28 @@ def _list_dropped_identities(settled: SettledRun, base: Cache, copies: Iterable[
     if plan.prunes:
         dropped.update(entry.identity for entry in settled.unused_entries)
     if plan.removes_old_names(settled.run.is_complete):
-        dropped.update(_list_old_names(settled, base, copies))
+        dropped.update(_list_identities_under_old_names(settled, base, copies))
     return dropped
 
 
-def _list_old_names(settled: SettledRun, base: Cache, copies: Iterable[CopyLookup]) -> list[Identity]:
-    """Return the identities of the entries under old names of renamed kernels, if the present name has an entry, too.
+def _list_identities_under_old_names(settled: SettledRun, base: Cache, copies: Iterable[CopyLookup]) -> list[Identity]:
+    """Return the identities of the base's entries under old names of renamed kernels that have a successor.
 
-    The entry under the present name may be in another cache, such as the own cache of a test.
+    A successor is equal but for the kernel's name. It is in the base or comes from a copy lookup. An entry without a
+    successor there stays: the entry under the new name may be in another cache, such as the own cache of a test.
 
     :param base: the cache that the run's entries are merged into.
     :param copies: the lookups whose entries the cache receives under their present names.
     """
     usage = settled.usage
     old_identities = []
-    present_forms = {without_kernel_name(copy.lookup.identity) for copy in copies}
+    nameless_successors = {without_kernel_name(copy.lookup.identity) for copy in copies}
     for entry in base.entries:
         if usage.is_old_name(entry):
             old_identities.append(entry.identity)
         else:
-            present_forms.add(without_kernel_name(entry.identity))
-    return [identity for identity in old_identities if without_kernel_name(identity) in present_forms]
+            nameless_successors.add(without_kernel_name(entry.identity))
+    return [identity for identity in old_identities if without_kernel_name(identity) in nameless_successors]
 
 
 def _select_lookups(settled: SettledRun, dump_cache: Cache) -> _SelectedLookups:
@@ -185,7 +186,7 @@ def _list_used_entries(lookups: Sequence[Lookup], base: Cache) -> list[Entry]:
     """Return the entries that a merge must keep although this run did not measure them.
 
     These are the entries of hits, and the entries whose new search recorded nothing. The entries of other
-    kernels are left out, because :func:`find_copy_lookups` lists them.
+    kernels are left out, because :func:`_select_copies_to_add` selects them.
 
     :param base: the cache that the run's entries are merged into.
     """
@@ -293,11 +294,12 @@ def find_copy_lookups(lookups: Iterable[Lookup]) -> list[CopyLookup]:
     return copies
 
 
-def _select_copies(settled: SettledRun, lookups: Sequence[Lookup], base: Cache) -> list[CopyLookup]:
-    """Return the copies whose entries the dump path receives.
+def _select_copies_to_add(settled: SettledRun, lookups: Sequence[Lookup], base: Cache) -> list[CopyLookup]:
+    """Return the copy lookups whose entries the run adds to the dump path under the new kernel's name.
 
-    The lookup belongs to the dump path, or the dump path has the original. A test with a cache of its own, for example,
-    may use an original of the dump path. An entry that the dump path has under the new name stays.
+    An entry is added if the lookup belongs to the dump path, or if the base has the original: a test with its own cache
+    may use an original of the dump path. It is not added if the base already has an entry with the new identity or, if
+    the run only adds, any entry of the new problem.
 
     :param lookups: the lookups of this run whose entries belong to the dump path.
     :param base: the cache that the run's entries are merged into.
@@ -305,6 +307,7 @@ def _select_copies(settled: SettledRun, lookups: Sequence[Lookup], base: Cache) 
     plan = settled.run.request.plan
     base_identities = {entry.identity for entry in base.entries}
     selected_identities = {lookup.identity for lookup in lookups}
+    # A run that only adds leaves a problem alone that has any entry, even one with another fingerprint.
     protected_problems: set[Problem] = set()
     if plan.only_adds:
         protected_problems = {entry.problem for entry in base.entries}
@@ -312,11 +315,11 @@ def _select_copies(settled: SettledRun, lookups: Sequence[Lookup], base: Cache) 
     for copy in find_copy_lookups(settled.lookups):
         if copy.lookup.problem in protected_problems:
             continue
-        belongs_to_path = copy.lookup.identity in selected_identities or copy.original.identity in base_identities
-        is_present = copy.lookup.identity in base_identities
+        concerns_dump_path = copy.lookup.identity in selected_identities or copy.original.identity in base_identities
+        has_new_identity = copy.lookup.identity in base_identities
         # A store receives only copies of entries that it has.
         may_add = bool(plan.select_used([copy.original], base))
-        if belongs_to_path and may_add and not is_present:
+        if concerns_dump_path and may_add and not has_new_identity:
             copies.append(copy)
     return copies
 
