@@ -96,6 +96,8 @@ class Controller:
         self._folder_reports = reports.FolderReports(options.report, config, self._run_id[:12])
         self._init_caches_and_folders()
         # The rest changes during the run.
+        #: The ID of the process that runs pytest's session.
+        self._process_id = os.getpid()
         #: The process that runs the tests here; None under xdist.
         self._process: TestProcess | None = None
         #: Whether pytest has begun to run tests. Options such as --fixtures only list things.
@@ -172,6 +174,15 @@ class Controller:
         return notes
 
     @property
+    def _is_in_forked_test(self) -> bool:
+        """Whether this process is a forked child of a test, with a copy of this object.
+
+        A child that leaves its test by an exception runs the other tests and ends a session of its own. Its lookups are
+        in its own log, which the process that runs pytest's session collects.
+        """
+        return os.getpid() != self._process_id
+
+    @property
     def has_result(self) -> bool:
         """Whether the run has ended with a result, which its gates have judged."""
         return self._result is not None
@@ -238,6 +249,8 @@ class Controller:
     def pytest_runtestloop(self) -> Generator[None, object, object]:
         # Pytest does not call this hook for --fixtures and similar options.
         self._has_begun = True
+        # A plugin may have forked pytest since pytest was configured.
+        self._process_id = os.getpid()
         return (yield)
 
     @pytest.hookimpl(optionalhook=True)
@@ -314,6 +327,8 @@ class Controller:
 
     def _end_run(self, session: pytest.Session, exitstatus: int) -> None:
         """Build the result of the run, write the dump and the reports, and set pytest's exit status."""
+        if self._is_in_forked_test:
+            return
         only_lists_tests = self._config.getoption("collectonly") or self._config.getoption("setupplan", False)
         if only_lists_tests or not self._has_begun:
             self._log_folder.close(written=False)
@@ -505,6 +520,8 @@ class Controller:
                 terminalreporter.write_line(line)
 
     def pytest_unconfigure(self) -> None:
+        if self._is_in_forked_test:
+            return
         self._log_folder.close(written=False)
         if self._membership is not None:
             self._membership.end()

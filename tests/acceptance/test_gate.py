@@ -385,3 +385,32 @@ def test_a_tuning_that_bypassed_the_plugin_counts_as_a_miss(suite: Suite, sectio
 
     assert verdict(result) == [too_many_misses(1, "0")]
     assert section(result)[0].startswith("UNTRACKED toy:lib.hidden")
+
+
+def test_a_miss_of_a_forked_child_that_leaves_its_test_is_judged(
+    serial_suite: Suite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The child of the test is a copy of pytest, which runs the other tests and ends its session."""
+    forking = """
+        import os
+
+        def test_known(tune): tune("lib.known")
+
+        def test_forking(tune):
+            child = os.fork()
+            if child == 0:
+                tune("lib.unknown")
+                raise SystemExit
+            os.waitpid(child, 0)
+    """
+    serial_suite.write(test_forking=forking).prepare_dump("-k", "known")
+    monkeypatch.setenv("TOY_LOG", str(serial_suite.log))
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+
+    # The child must not be a copy of the pytest that runs this test.
+    result = serial_suite.pytester.runpytest_subprocess(
+        "-ppytest_autotune.plugin", "--autotune-load=cache.textproto", "--autotune-max-misses=0"
+    )
+
+    assert result.ret == 1
+    assert verdict(result)[-1:] == [too_many_misses(1, "0")]
