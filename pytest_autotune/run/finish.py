@@ -82,9 +82,9 @@ def _keep_entries(settled: SettledRun, dump_cache: Cache) -> KeptEntries:
 
     The plan of the run has the rules of its dump, for example of ``--autotune-update=new``. The merge receives:
 
-    - the base with the entries of killed runs, which stay unless the run changes them;
+    - the base: the entries that stay unless the run changes them. They are those of the dump path and of killed runs;
     - the entries that this run measured;
-    - the entries that the run used, or that must stay for another reason;
+    - the entries that must stay although this run did not measure them, such as the entries of hits;
     - the identities of the entries to drop.
 
     :param dump_cache: the content of the dump path now.
@@ -96,21 +96,34 @@ def _keep_entries(settled: SettledRun, dump_cache: Cache) -> KeptEntries:
     base = add_recovered(written_cache, selected.recovered, plan.keeps_candidates)
     copies = _select_copies_to_add(settled, selected.current, base)
     dropped = _list_dropped_identities(settled, base, copies)
-    used_entries = _list_used_entries(selected.current, base)
-    used_entries += _list_entries_hit_by_others(settled, selected.current, base)
-    used_entries = plan.select_used(used_entries, base)
-    used_entries += [copy.entry_under_new_name for copy in copies]
-    used_entries = [entry for entry in used_entries if entry.identity not in dropped]
+    kept_entries = _list_unmeasured_entries(settled, selected.current, base, copies)
+    kept_entries = [entry for entry in kept_entries if entry.identity not in dropped]
     if plan.writes:
         entries_of_other_runs = _list_entries_of_other_runs(run.initial.dump_cache, dump_cache)
-        used_entries = _replace_other_results(used_entries, entries_of_other_runs)
-        used_entries += _list_entries_of_modes(settled, selected.current)
+        kept_entries = _replace_other_results(kept_entries, entries_of_other_runs)
+        kept_entries += _list_entries_of_modes(settled, selected.current)
     rules = plan.build_rules(run.is_complete)
-    merged = merge_run(base, collect_measurements(selected.current), used_entries, dropped, rules)
+    merged = merge_run(base, collect_measurements(selected.current), kept_entries, dropped, rules)
     if selected.recovered:
         # The entries of killed runs are changes of the dump path, too.
         merged = replace(merged, changes=compare_caches(written_cache, merged.cache))
     return KeptEntries(merged, frozenset(dropped), _count_recovered(settled, selected, merged.cache))
+
+
+def _list_unmeasured_entries(
+    settled: SettledRun, lookups: Sequence[Lookup], base: Cache, copies: Iterable[CopyLookup]
+) -> list[Entry]:
+    """Return the entries that a merge must keep although this run did not measure them, also the copies to add.
+
+    :param lookups: the lookups of this run whose entries belong to the dump path.
+    :param base: the cache that the run's entries are merged into.
+    """
+    used_entries = _list_used_entries(lookups, base)
+    used_entries += _list_entries_hit_by_others(settled, lookups, base)
+    entries = settled.run.request.plan.select_used(used_entries, base)
+    for copy in copies:
+        entries.append(copy.entry_under_new_name)
+    return entries
 
 
 def add_recovered(cache: Cache, recovered: Sequence[Lookup], keeps_candidates: bool = False) -> Cache:
@@ -165,7 +178,7 @@ def _list_identities_under_old_names(settled: SettledRun, base: Cache, copies: I
     old_identities = []
     nameless_successors = {without_kernel_name(copy.lookup.identity) for copy in copies}
     for entry in base.entries:
-        if usage.is_old_name(entry):
+        if usage.is_under_old_name(entry):
             old_identities.append(entry.identity)
         else:
             nameless_successors.add(without_kernel_name(entry.identity))

@@ -155,7 +155,7 @@ class CacheUsage:
             return False
         return self._is_unasked(entry)
 
-    def is_old_name(self, entry: Entry) -> bool:
+    def is_under_old_name(self, entry: Entry) -> bool:
         """Whether an entry is under an old name of a kernel: the run asked for the same under its present name.
 
         The entry may belong to a copy of the kernel in another suite, which can use the entry under the present name.
