@@ -691,8 +691,19 @@ def test_a_tuning_inside_a_tuning_records_both_problems() -> None:
     assert sorted(lookup.problem.kernel for lookup in lookups) == ["inner", "outer"]
 
 
-@pytest.mark.parametrize("stub", [ModuleType("stub"), Mock()], ids=["module", "mock"])
-@pytest.mark.parametrize("library", ["torch", "numpy"])
+class StubWithVersion(ModuleType):
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.__version__ = "2.0"
+
+    def __getattr__(self, name: str) -> StubWithVersion:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return StubWithVersion(name)
+
+
+@pytest.mark.parametrize("stub", [ModuleType("stub"), StubWithVersion("stub"), Mock()], ids=["module", "any", "mock"])
+@pytest.mark.parametrize("library", ["torch", "numpy", "numpy.random"])
 def test_a_tuning_does_not_use_a_stub_of_a_library(monkeypatch: pytest.MonkeyPatch, library: str, stub: object) -> None:
     """Suites that run without torch put such a stub in its place."""
     monkeypatch.setitem(sys.modules, library, stub)

@@ -59,9 +59,9 @@ def current_gpu() -> Device | None:
 
 
 def imported_torch() -> Any:
-    """Return torch if the suite has imported it; None for a mock or an empty module that stands in its place."""
+    """Return torch if the suite imported it; None for a mock or stub in its place, which lacks ``torch.version``."""
     torch = sys.modules.get("torch")
-    if isinstance(torch, ModuleType) and isinstance(vars(torch).get("__version__"), str):
+    if isinstance(torch, ModuleType) and isinstance(vars(torch).get("version"), ModuleType):
         return torch
     return None
 
