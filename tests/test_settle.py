@@ -221,6 +221,14 @@ def test_update_prune_keeps_a_kernel_with_the_source_of_another(
     assert after_prune(loaded, hit(NEW, may_be_renamed=True), *lookups) >= set(loaded)
 
 
+def test_update_prune_drops_an_old_name_if_the_run_tuned_the_kernel() -> None:
+    tuned = entry(problem("new"), a=1.0)
+    failed = replace(tuned, choice=None, candidates=(Candidate(failed="boo"),))
+
+    assert {kept.identity for kept in after_prune((OLD,), searched(tuned, may_be_renamed=True))} == {NEW.identity}
+    assert OLD in after_prune((OLD,), searched(failed, may_be_renamed=True, has_failed=True))
+
+
 def test_update_prune_keeps_an_old_name_if_the_cache_lacks_the_new_one() -> None:
     """The own cache of a test has the new name."""
     assert after_prune((OLD,), hit(NEW, may_be_renamed=True, test_cache="own.textproto")) == {OLD}
@@ -229,6 +237,18 @@ def test_update_prune_keeps_an_old_name_if_the_cache_lacks_the_new_one() -> None
 def test_update_prune_keeps_an_ignored_kernel_with_the_source_of_another() -> None:
     policy = Policy(ignore=("toy:old",))
     assert after_prune((OLD, NEW), hit(NEW, may_be_renamed=True), policy=policy) == {OLD, NEW}
+
+
+def test_a_dump_keeps_an_entry_whose_lookup_used_the_entry_of_a_copy() -> None:
+    """Only the other cache is loaded, and the dump path has the entry under the kernel's own name."""
+    copy_lookup = Lookup(NEW.identity, Outcome.HIT, result=UsedEntry(OLD), may_be_renamed=True)
+    other_source = entry(problem("new"), source="other", a=1.0)
+
+    summary = finished(
+        beginning(OLD, dump_entries=(NEW,)), collected(copy_lookup, searched(other_source)), plan=FileDump()
+    )
+
+    assert {kept.identity for kept in summary.merged.cache.entries} == {NEW.identity, other_source.identity}
 
 
 def test_a_recovered_tuning_replaces_no_choice_in_the_file() -> None:

@@ -94,25 +94,24 @@ def _keep_entries(settled: SettledRun, dump_cache: Cache) -> KeptEntries:
     written_cache = plan.build_base(loaded_caches, dump_cache)
     selected = _select_lookups(settled, dump_cache)
     base = add_recovered(written_cache, selected.recovered, plan.keeps_candidates)
-    copies = _select_copies_to_add(settled, selected.current, base)
-    dropped = _list_dropped_identities(settled, base, copies)
-    kept_entries = _list_unmeasured_entries(settled, selected.current, base, copies)
+    measurements = collect_measurements(selected.current)
+    kept_entries = _list_unmeasured_entries(settled, selected.current, base)
+    measured_entries = [measurement.entry for measurement in measurements]
+    dropped = _list_dropped_identities(settled, [*base.entries, *kept_entries, *measured_entries])
     kept_entries = [entry for entry in kept_entries if entry.identity not in dropped]
     if plan.writes:
         entries_of_other_runs = _list_entries_of_other_runs(run.initial.dump_cache, dump_cache)
         kept_entries = _replace_other_results(kept_entries, entries_of_other_runs)
         kept_entries += _list_entries_of_modes(settled, selected.current)
     rules = plan.build_rules(run.is_complete)
-    merged = merge_run(base, collect_measurements(selected.current), kept_entries, dropped, rules)
+    merged = merge_run(base, measurements, kept_entries, dropped, rules)
     if selected.recovered:
         # The entries of killed runs are changes of the dump path, too.
         merged = replace(merged, changes=compare_caches(written_cache, merged.cache))
     return KeptEntries(merged, frozenset(dropped), _count_recovered(settled, selected, merged.cache))
 
 
-def _list_unmeasured_entries(
-    settled: SettledRun, lookups: Sequence[Lookup], base: Cache, copies: Iterable[CopyLookup]
-) -> list[Entry]:
+def _list_unmeasured_entries(settled: SettledRun, lookups: Sequence[Lookup], base: Cache) -> list[Entry]:
     """Return the entries that a merge must keep although this run did not measure them, also the copies to add.
 
     :param lookups: the lookups of this run whose entries belong to the dump path.
@@ -121,7 +120,7 @@ def _list_unmeasured_entries(
     used_entries = _list_used_entries(lookups, base)
     used_entries += _list_entries_hit_by_others(settled, lookups, base)
     entries = settled.run.request.plan.select_used(used_entries, base)
-    for copy in copies:
+    for copy in _select_copies_to_add(settled, lookups, base):
         entries.append(copy.entry_under_new_name)
     return entries
 
@@ -150,37 +149,37 @@ def _count_recovered(settled: SettledRun, selected: _SelectedLookups, merged_cac
     return len((recovered_identities - asked_identities) & merged_identities)
 
 
-def _list_dropped_identities(settled: SettledRun, base: Cache, copies: Iterable[CopyLookup]) -> set[Identity]:
+def _list_dropped_identities(settled: SettledRun, entries: Sequence[Entry]) -> set[Identity]:
     """Return the identities of the entries that the run removes from the dump path.
 
     If the user prunes, these are the unused entries and, after a complete run, the entries of renamed kernels under
     their old names.
+
+    :param entries: the entries that the dump path would have if the run removed none.
     """
     plan = settled.run.request.plan
     dropped: set[Identity] = set()
     if plan.prunes:
         dropped.update(entry.identity for entry in settled.unused_entries)
     if plan.removes_old_names(settled.run.is_complete):
-        dropped.update(_list_identities_under_old_names(settled, base, copies))
+        dropped.update(_list_identities_under_old_names(settled, entries))
     return dropped
 
 
-def _list_identities_under_old_names(settled: SettledRun, base: Cache, copies: Iterable[CopyLookup]) -> list[Identity]:
-    """Return the identities of the base's entries under old names of renamed kernels that have a successor.
+def _list_identities_under_old_names(settled: SettledRun, entries: Sequence[Entry]) -> list[Identity]:
+    """Return the identities of the entries under old names of renamed kernels that have a successor.
 
-    A successor is equal but for the kernel's name. It is in the base or comes from a copy lookup. An entry without a
-    successor there stays: the entry under the new name may be in another cache, such as the own cache of a test.
+    A successor is equal but for the kernel's name, and has a choice. An entry without a successor stays: the entry
+    under the new name may be in another cache, such as the own cache of a test.
 
-    :param base: the cache that the run's entries are merged into.
-    :param copies: the lookups whose entries the cache receives under their present names.
+    :param entries: the entries that the dump path would have if the run removed none.
     """
-    usage = settled.usage
     old_identities = []
-    nameless_successors = {without_kernel_name(copy.lookup.identity) for copy in copies}
-    for entry in base.entries:
-        if usage.is_under_old_name(entry):
+    nameless_successors = set()
+    for entry in entries:
+        if settled.usage.is_under_old_name(entry):
             old_identities.append(entry.identity)
-        else:
+        elif not entry.is_failure:
             nameless_successors.add(without_kernel_name(entry.identity))
     return [identity for identity in old_identities if without_kernel_name(identity) in nameless_successors]
 
@@ -233,16 +232,22 @@ def _list_entries_hit_by_others(settled: SettledRun, lookups: Sequence[Lookup], 
 
 
 def _list_unanswered_entries(lookups: Sequence[Lookup], base: Cache) -> list[Entry]:
-    """Return the entries of a cache that this run asked for, and for which no lookup of this run has an entry.
+    """Return the entries of a cache that this run asked for, although each lookup of this run got another or no entry.
 
-    The tuner searched again, for example because the choice was no candidate any more, and the search recorded nothing.
-    The search may succeed in the next run, so the old entry must stay. If a run records an entry, the merge removes the
-    problem's entries with other fingerprints, unless the run used them. So these entries count as used.
+    If a run records an entry, the merge removes the problem's entries with other fingerprints, unless the run used
+    them. So these entries count as used. There are two cases:
+
+    - The tuner searched again, for example because the choice was no candidate any more, and the search recorded
+      nothing. The search may succeed in the next run.
+    - The lookup used the entry of another kernel with the same source, because only another cache was loaded.
 
     :param base: the cache.
     """
     asked_identities = {lookup.identity for lookup in lookups}
-    answered_identities = {lookup.identity for lookup in lookups if lookup.entry is not None}
+    answered_identities = set()
+    for lookup in lookups:
+        if lookup.entry is not None and lookup.entry_of_other_kernel is None:
+            answered_identities.add(lookup.identity)
     entries = []
     for entry in base.entries:
         if entry.identity in asked_identities and entry.identity not in answered_identities:
