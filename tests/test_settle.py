@@ -251,6 +251,20 @@ def test_a_dump_keeps_an_entry_whose_lookup_used_the_entry_of_a_copy() -> None:
     assert {kept.identity for kept in summary.merged.cache.entries} == {NEW.identity, other_source.identity}
 
 
+def test_a_dump_keeps_an_entry_that_a_test_with_a_cache_of_its_own_used() -> None:
+    """A copy uses the entry, too, and another test tunes the problem with other source."""
+    copy_lookup = Lookup(NEW.identity, Outcome.HIT, result=UsedEntry(OLD), may_be_renamed=True)
+    other_source = entry(problem("old"), source="other", a=1.0)
+
+    summary = finished(
+        beginning(dump_entries=(OLD,)),
+        collected(hit(OLD, test_cache="own.textproto"), copy_lookup, searched(other_source)),
+        plan=FileDump(),
+    )
+
+    assert {kept.identity for kept in summary.merged.cache.entries} >= {OLD.identity, other_source.identity}
+
+
 def test_a_recovered_tuning_replaces_no_choice_in_the_file() -> None:
     """The file's choice may be newer than the killed run, for example from a pull."""
     pulled, recovered = entry(problem(), "b"), entry(problem(), "a", a=1.0)

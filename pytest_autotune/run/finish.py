@@ -212,42 +212,43 @@ def _list_used_entries(lookups: Sequence[Lookup], base: Cache) -> list[Entry]:
 
 
 def _list_entries_hit_by_others(settled: SettledRun, lookups: Sequence[Lookup], base: Cache) -> list[Entry]:
-    """Return the entries of a cache that only lookups of other caches hit.
+    """Return the entries of a cache that were asked for although only entries of other caches answered.
 
-    Example: the run loads a file for all tests, and one test loads the same file for itself. Only the lookups of that
-    test belong to the file. An entry that another test hits must stay in the file, too. The merge would remove it if
-    the one test recorded an entry of the same problem with another fingerprint.
+    If a run records an entry, the merge removes the problem's entries with other fingerprints, unless the run used
+    them. So these entries count as used. There are two cases:
+
+    - The run loads a file for all tests, and one test loads the same file for itself. Only the lookups of that test
+      belong to the file. Another test hit the entry.
+    - A lookup used the entry of another kernel with the same source, from another cache. The cache has the entry under
+      the present name.
 
     :param lookups: the lookups of this run whose entries belong to the cache.
     :param base: the cache.
     """
     hit_identities = set()
     for lookup in (*settled.lookups, *settled.run.collected.other_lookups):
-        if lookup.entry is not None and lookup.outcome is Outcome.HIT:
+        if lookup.entry is None or lookup.outcome is not Outcome.HIT:
+            continue
+        if lookup.entry_of_other_kernel is None:
             hit_identities.add(lookup.entry.identity)
+        else:
+            hit_identities.add(lookup.identity)
     for lookup in lookups:
-        if lookup.entry is not None:
+        if lookup.entry is not None and lookup.entry_of_other_kernel is None:
             hit_identities.discard(lookup.entry.identity)
     return [entry for entry in base.entries if entry.identity in hit_identities]
 
 
 def _list_unanswered_entries(lookups: Sequence[Lookup], base: Cache) -> list[Entry]:
-    """Return the entries of a cache that this run asked for, although each lookup of this run got another or no entry.
+    """Return the entries of a cache that this run asked for, and for which no lookup of this run has an entry.
 
-    If a run records an entry, the merge removes the problem's entries with other fingerprints, unless the run used
-    them. So these entries count as used. There are two cases:
-
-    - The tuner searched again, for example because the choice was no candidate any more, and the search recorded
-      nothing. The search may succeed in the next run.
-    - The lookup used the entry of another kernel with the same source, because only another cache was loaded.
+    The tuner searched again, for example because the choice was no candidate any more, and the search recorded nothing.
+    The search may succeed in the next run, so the old entry must stay.
 
     :param base: the cache.
     """
     asked_identities = {lookup.identity for lookup in lookups}
-    answered_identities = set()
-    for lookup in lookups:
-        if lookup.entry is not None and lookup.entry_of_other_kernel is None:
-            answered_identities.add(lookup.identity)
+    answered_identities = {lookup.identity for lookup in lookups if lookup.entry is not None}
     entries = []
     for entry in base.entries:
         if entry.identity in asked_identities and entry.identity not in answered_identities:
