@@ -1,0 +1,148 @@
+"""Random histories of runs: between two runs, kernels are renamed, copied and edited. No run loses an entry.
+
+A history has two cache files, and a third that a test may load for itself. The lookups of a run come from the loaded
+caches as in a session. The end of the run is the real one, without files.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import pytest
+
+from pytest_autotune.cache.index import EntryIndex
+from pytest_autotune.cache.locations import Location
+from pytest_autotune.cache.model import Cache, Candidate, Device, Problem, Value
+from pytest_autotune.run.collected import Collected
+from pytest_autotune.run.finish import finish_run
+from pytest_autotune.run.lookup import Lookup, Outcome, Question
+from pytest_autotune.run.request import UPDATE_ALL, UPDATE_NEW, UPDATE_PRUNE, FileDump, RunRequest
+from pytest_autotune.run.settle import EndedRun, InitialCaches, settle_run
+from tests.sessions import AnyChoice, a_session
+
+GPU = Device("GPU", "arch", 4)
+#: The cache that a test may load for itself.
+OWN = "own.textproto"
+
+
+@dataclass(frozen=True)
+class Call:
+    """A test that calls a kernel.
+
+    :param loads_own_cache: the test loads a cache for itself.
+    """
+
+    kernel: str
+    source: str
+    loads_own_cache: bool = False
+
+    @property
+    def question(self) -> Question:
+        return AnyChoice(Problem("toy", self.kernel, (), GPU), [Value("source", self.source, "digest")])
+
+
+@dataclass
+class History:
+    """The caches, and the runs that wrote them.
+
+    :param caches: name -> content.
+    :param steps: the runs, for the message of a failed test.
+    """
+
+    generator: random.Random
+    caches: dict[str, Cache] = field(default_factory=lambda: {"first": Cache(), "second": Cache(), OWN: Cache()})
+    steps: list[str] = field(default_factory=list)
+
+    def run(self, calls: Sequence[Call], loaded: Sequence[str], dump: str, plan: FileDump, is_complete: bool) -> None:
+        """Run some tests, and check that the dump path loses no entry that a test asked for."""
+        self.steps.append(f"load {loaded}, dump {dump}, {plan}, complete: {is_complete}, {calls}")
+        lookups = self._look_up(calls, loaded)
+        before = self.caches[dump]
+        initial = InitialCaches(tuple((name, self.caches[name]) for name in loaded), before, self._build_index(loaded))
+        collected = Collected(lookups, incomplete_reason="" if is_complete else "-k")
+        run = EndedRun.of_one_process(initial, collected, RunRequest(plan))
+        after = finish_run(settle_run(run), before).merged.cache
+        self.caches[dump] = after
+        self._check_kept(lookups, before, after, plan.prunes)
+
+    def find_outcomes(self, calls: Sequence[Call], loaded: Sequence[str]) -> list[Outcome | None]:
+        """Return the outcomes of a run that loads some caches and tunes nothing."""
+        return [lookup.outcome for lookup in self._look_up(calls, loaded)]
+
+    def _build_index(self, names: Sequence[str]) -> EntryIndex | None:
+        if not names:
+            return None
+        return EntryIndex.from_caches([self.caches[name] for name in names])
+
+    def _look_up(self, calls: Sequence[Call], loaded: Sequence[str]) -> tuple[Lookup, ...]:
+        """Return the lookups of a run. What no cache answers is tuned."""
+        index = self._build_index(loaded)
+        session, lookups = a_session(None if index is None else tuple(index))
+        for call in calls:
+            with ExitStack() as test_context:
+                if call.loads_own_cache:
+                    test_context.enter_context(session.isolated())
+                    session.add_cache(EntryIndex.from_caches([self.caches[OWN]]), Location.parse(OWN, Path("/")))
+                tuning = test_context.enter_context(session.tuning(call.question))
+                if tuning.entry is None:
+                    tuning.record(Candidate(params=(Value("config", self.generator.choice("ab")),), time_us=1.0))
+        return tuple(lookups)
+
+    def _check_kept(self, lookups: Sequence[Lookup], before: Cache, after: Cache, prunes: bool) -> None:
+        asked = {lookup.identity for lookup in lookups}
+        tuned_problems = {lookup.problem for lookup in lookups if lookup.is_searched}
+        kept = {entry.identity for entry in after.entries}
+        for entry in before.entries:
+            if entry.identity in kept or prunes:
+                continue
+            is_replaced = entry.problem in tuned_problems and entry.identity not in asked
+            assert is_replaced, f"{entry.identity} is lost\n" + "\n".join(self.steps)
+
+
+def change(calls: list[Call], generator: random.Random) -> list[Call]:
+    """Return a suite after a commit: a kernel is renamed, copied, edited or added, or a test is removed."""
+    position = generator.randrange(len(calls))
+    call = calls[position]
+    match generator.choice(["rename", "copy", "edit", "add", "remove", "nothing"]):
+        case "rename":
+            name = generator.choice("klm")
+            return [replace(other, kernel=name) if other.kernel == call.kernel else other for other in calls]
+        case "copy":
+            return [*calls, replace(call, kernel=generator.choice("klm"))]
+        case "edit":
+            return [*calls[:position], replace(call, source=generator.choice("ABC")), *calls[position + 1 :]]
+        case "add":
+            return [*calls, a_call(generator)]
+        case "remove" if len(calls) > 1:
+            return [*calls[:position], *calls[position + 1 :]]
+    return calls
+
+
+def a_call(generator: random.Random) -> Call:
+    return Call(generator.choice("klm"), generator.choice("AAB"), generator.random() < 0.25)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_no_history_of_renamed_and_copied_kernels_loses_an_entry(seed: int) -> None:
+    generator = random.Random(seed)
+    for _ in range(25):
+        history = History(generator)
+        history.run([a_call(generator)], (), OWN, FileDump(), is_complete=True)
+        calls = [a_call(generator), a_call(generator)]
+        for _ in range(5):
+            loaded = generator.choice([(), ("first",), ("second", "first"), ("first", "second")])
+            dump = generator.choice(["first", "second"])
+            plan = FileDump()
+            if loaded and generator.random() < 0.6:
+                dump = loaded[-1]
+                plan = FileDump(generator.choice([UPDATE_ALL, UPDATE_NEW, UPDATE_PRUNE]), is_update=True)
+            is_complete = generator.random() < 0.8
+            history.run(calls, loaded, dump, plan, is_complete)
+            main_calls = [call for call in calls if not call.loads_own_cache]
+            if not plan.only_adds:
+                assert set(history.find_outcomes(main_calls, [dump])) <= {Outcome.HIT}, "\n".join(history.steps)
+            calls = change(calls, generator)
