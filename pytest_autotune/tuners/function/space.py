@@ -169,9 +169,6 @@ class Space(ABC):
 
         :raises SpaceError: for an empty space.
         """
-        if not self.can_be_listed and len(self.sample(2, seed="only")) == 2:
-            # A constraint may exclude the first millions of combinations, so they are not listed in order.
-            return None
         # Two are enough to know: a space may have millions of configurations.
         first_two = list(itertools.islice(self, 2))
         if not first_two:
