@@ -14,6 +14,7 @@ import uuid
 from collections.abc import Generator, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
+from os import getpid  # a test may mock os.getpid
 from typing import Any
 
 import pytest
@@ -97,7 +98,7 @@ class Controller:
         self._init_caches_and_folders()
         # The rest changes during the run.
         #: The ID of the process that runs pytest's session.
-        self._process_id = os.getpid()
+        self._process_id = getpid()
         #: The process that runs the tests here; None under xdist.
         self._process: TestProcess | None = None
         #: Whether pytest has begun to run tests. Options such as --fixtures only list things.
@@ -174,15 +175,6 @@ class Controller:
         return notes
 
     @property
-    def _is_in_forked_test(self) -> bool:
-        """Whether this process is a forked child of a test, with a copy of this object.
-
-        A child that leaves its test by an exception runs the other tests and ends a session of its own. Its lookups are
-        in its own log, which the process that runs pytest's session collects.
-        """
-        return os.getpid() != self._process_id
-
-    @property
     def has_result(self) -> bool:
         """Whether the run has ended with a result, which its gates have judged."""
         return self._result is not None
@@ -250,7 +242,7 @@ class Controller:
         # Pytest does not call this hook for --fixtures and similar options.
         self._has_begun = True
         # A plugin may have forked pytest since pytest was configured.
-        self._process_id = os.getpid()
+        self._process_id = getpid()
         return (yield)
 
     @pytest.hookimpl(optionalhook=True)
@@ -327,11 +319,9 @@ class Controller:
 
     def _end_run(self, session: pytest.Session, exitstatus: int) -> None:
         """Build the result of the run, write the dump and the reports, and set pytest's exit status."""
-        if self._is_in_forked_test:
-            return
         only_lists_tests = self._config.getoption("collectonly") or self._config.getoption("setupplan", False)
         if only_lists_tests or not self._has_begun:
-            self._log_folder.close(written=False)
+            self._close_log_folder(written=False)
             return
         if self._process is not None:
             self._log_lines |= self._process.end()
@@ -341,7 +331,18 @@ class Controller:
         self._result = self._write_reports(result)
         if self._result.failures:
             self._fail(session, self._result)
-        self._log_folder.close(written=is_written)
+        self._close_log_folder(written=is_written)
+
+    def _close_log_folder(self, *, written: bool) -> None:
+        """Close the folder with the logs, unless this process is a forked child of a test.
+
+        A child that leaves its test by an exception is a copy of pytest. It runs the other tests and ends a run of its
+        own, but the process that runs the session collects the child's log.
+
+        :param written: the entries in the logs are in the dump, so the logs are removed.
+        """
+        if getpid() == self._process_id:
+            self._log_folder.close(written=written)
 
     def _write_reports(self, result: RunResult) -> RunResult:
         """Write all reports of the run except the terminal's summary.
@@ -520,9 +521,10 @@ class Controller:
                 terminalreporter.write_line(line)
 
     def pytest_unconfigure(self) -> None:
-        if self._is_in_forked_test:
+        if getpid() != self._process_id:
+            # The folders belong to the process that forked this one.
             return
-        self._log_folder.close(written=False)
+        self._close_log_folder(written=False)
         if self._membership is not None:
             self._membership.end()
             self._membership = None

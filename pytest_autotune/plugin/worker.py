@@ -24,6 +24,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from importlib.machinery import PathFinder
 from importlib.util import find_spec
+from os import getpid  # a test may mock os.getpid
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NoReturn
@@ -168,7 +169,7 @@ class TestProcess:
         self.hooks = Hooks(self.session, options.tuners)
         self._config = config
         self._options = options
-        self._process_id = os.getpid()
+        self._process_id = getpid()
         #: The node ids of all tests that pytest collected, before options or plugins removed any.
         self._collected_tests: set[str] = set()
         #: The number of tests that options, plugins or a conftest.py removed.
@@ -334,7 +335,7 @@ class TestProcess:
     def _end_modes(self) -> None:
         """End the modes and write their last events."""
         # In a forked child of a test, the threads of a mode belong to the parent.
-        if os.getpid() != self._process_id:
+        if getpid() != self._process_id:
             return
         for mode in self._options.modes:
             for event in mode.end():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 import pytest
@@ -414,3 +415,15 @@ def test_a_miss_of_a_forked_child_that_leaves_its_test_is_judged(
 
     assert result.ret == 1
     assert verdict(result)[-1:] == [too_many_misses(1, "0")]
+
+
+def test_a_run_whose_test_leaves_a_mock_of_getpid_is_judged(
+    serial_suite: Suite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    serial_suite.write().prepare_dump()
+    monkeypatch.setattr("os.getpid", os.getpid)  # restores it
+
+    mocking = "import os\ndef test_mock(tune):\n    os.getpid = lambda: 7\n    tune('lib.unknown')"
+    result = serial_suite.write(test_mock=mocking).load("--autotune-max-misses=0")
+
+    assert verdict(result) == [too_many_misses(1, "0")]
