@@ -226,7 +226,10 @@ def test_update_prune_drops_an_old_name_if_the_run_tuned_the_kernel() -> None:
     failed = replace(tuned, choice=None, candidates=(Candidate(failed="boo"),))
 
     assert {kept.identity for kept in after_prune((OLD,), searched(tuned, may_be_renamed=True))} == {NEW.identity}
-    assert OLD in after_prune((OLD,), searched(failed, may_be_renamed=True, has_failed=True))
+    failed_lookup = searched(failed, may_be_renamed=True, has_failed=True)
+    assert OLD in after_prune((OLD,), failed_lookup)
+    old_failure = replace(OLD, choice=None, candidates=failed.candidates)
+    assert {kept.identity for kept in after_prune((old_failure,), failed_lookup)} == {NEW.identity}
 
 
 def test_update_prune_keeps_an_old_name_if_the_cache_lacks_the_new_one() -> None:

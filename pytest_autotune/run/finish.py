@@ -169,19 +169,29 @@ def _list_dropped_identities(settled: SettledRun, entries: Sequence[Entry]) -> s
 def _list_identities_under_old_names(settled: SettledRun, entries: Sequence[Entry]) -> list[Identity]:
     """Return the identities of the entries under old names of renamed kernels that have a successor.
 
-    A successor is equal but for the kernel's name, and has a choice. An entry without a successor stays: the entry
-    under the new name may be in another cache, such as the own cache of a test.
+    A successor is equal but for the kernel's name. If an entry has a choice, its successor has a choice, too. An entry
+    without a successor stays: the entry under the new name may be in another cache, such as the own cache of a test.
 
     :param entries: the entries that the dump path would have if the run removed none.
     """
-    old_identities = []
-    nameless_successors = set()
+    usage = settled.usage
+    old_entries = []
+    nameless_entries = set()
+    nameless_choices = set()
     for entry in entries:
-        if settled.usage.is_under_old_name(entry):
-            old_identities.append(entry.identity)
-        elif not entry.is_failure:
-            nameless_successors.add(without_kernel_name(entry.identity))
-    return [identity for identity in old_identities if without_kernel_name(identity) in nameless_successors]
+        if usage.is_under_old_name(entry):
+            old_entries.append(entry)
+            continue
+        nameless_identity = without_kernel_name(entry.identity)
+        nameless_entries.add(nameless_identity)
+        if not entry.is_failure:
+            nameless_choices.add(nameless_identity)
+    identities = []
+    for entry in old_entries:
+        successors = nameless_entries if entry.is_failure else nameless_choices
+        if without_kernel_name(entry.identity) in successors:
+            identities.append(entry.identity)
+    return identities
 
 
 def _select_lookups(settled: SettledRun, dump_cache: Cache) -> _SelectedLookups:
