@@ -48,7 +48,7 @@ def nvidia(name: str = "NVIDIA H200", **other: Any) -> Any:
 def torch(monkeypatch: pytest.MonkeyPatch):
     def torch(cuda: Cuda, **other: Any) -> None:
         torch = ModuleType("torch")
-        vars(torch).update(other, cuda=cuda, __version__="2.11.0")
+        vars(torch).update(other, cuda=cuda, _C=ModuleType("torch._C"))
         monkeypatch.setitem(sys.modules, "torch", torch)
 
     return torch

@@ -59,9 +59,9 @@ def current_gpu() -> Device | None:
 
 
 def imported_torch() -> Any:
-    """Return torch if the suite imported it; None for a mock or stub in its place, which lacks ``torch.version``."""
+    """Return torch if the suite imported it; None for a mock or stub in its place, which lacks the compiled part."""
     torch = sys.modules.get("torch")
-    if isinstance(torch, ModuleType) and isinstance(vars(torch).get("version"), ModuleType):
+    if isinstance(torch, ModuleType) and isinstance(vars(torch).get("_C"), ModuleType):
         return torch
     return None
 
