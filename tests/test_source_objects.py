@@ -1054,6 +1054,36 @@ def test_editing_what_a_field_default_names_is_a_source_change(load: Load, name:
     assert read_source(getattr(load(DEFAULTS.replace(old, new), "suite"), name)).digest != source.digest
 
 
+FIELDS_OF_SELF = """
+import dataclasses, typing
+class Config(typing.NamedTuple):
+    tile: int = 64
+    def launch(self, n):
+        return n * self.tile
+@dataclasses.dataclass
+class Plain:
+    tile: int = 64
+    def launch(self, n):
+        return n * self.tile
+@dataclasses.dataclass(slots=True)
+class Slotted:
+    tile: int = 64
+    def launch(self, n):
+        return n * self.tile
+"""
+
+
+@pytest.mark.parametrize("name", ["Config", "Plain", "Slotted"])
+def test_the_digest_of_a_method_has_the_default_of_a_field_of_self(load: Load, name: str) -> None:
+    """A field with slots=True, and a field of a named tuple, has no default among the attributes of the class."""
+
+    def digest_launch(text: str) -> str | None:
+        return source_text(getattr(load(text, "suite"), name)().launch)
+
+    assert digest_launch(FIELDS_OF_SELF) == digest_launch(FIELDS_OF_SELF) is not None
+    assert digest_launch(FIELDS_OF_SELF) != digest_launch(FIELDS_OF_SELF.replace("64", "128"))
+
+
 OBJECT_IN_CLASS = """
 class Plan:
     def __init__(self, size):

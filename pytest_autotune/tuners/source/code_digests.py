@@ -735,6 +735,8 @@ class CodeDigests:
         """Return the lines of a member of a class, and of the further functions in it such as a property's setter."""
         # The class stores a member that its code calls ``__scale`` under another name: ``_Class__scale``.
         attribute = class_attributes(member.cls)[member.stored_name]
+        # With slots=True, and in a named tuple, the attribute of the class is a slot in place of the field's default.
+        attribute = dict(list_field_defaults(member.cls)).get(member.stored_name, attribute)
         lines = []
         if self._ignored.has_attribute(member.cls, member.stored_name):
             # A method of the class changes the attribute. Its first value stands in the body of the class.
