@@ -1,7 +1,7 @@
-"""Random histories of runs: between two runs, kernels are renamed, copied and edited. No run loses an entry.
+"""Random histories of runs: between two runs, kernels are renamed, copied and edited.
 
-A history has two cache files, and a third that a test may load for itself. The lookups of a run come from the loaded
-caches as in a session. The end of the run is the real one, without files.
+No run loses an entry that a later run of the suite needs. A history has two caches, and a third that a test may load
+for itself. Each run has a real session, and ends with the plugin's own ``finish_run``. The caches are in memory.
 """
 
 from __future__ import annotations
@@ -26,13 +26,14 @@ from tests.sessions import AnyChoice, a_session
 
 GPU = Device("GPU", "arch", 4)
 #: The cache that a test may load for itself.
-OWN = "own.textproto"
+TEST_CACHE = "own.textproto"
 
 
 @dataclass(frozen=True)
-class Call:
+class KernelTest:
     """A test that calls a kernel.
 
+    :param source: the source of the kernel.
     :param loads_own_cache: the test loads a cache for itself.
     """
 
@@ -54,76 +55,82 @@ class History:
     """
 
     generator: random.Random
-    caches: dict[str, Cache] = field(default_factory=lambda: {"first": Cache(), "second": Cache(), OWN: Cache()})
+    caches: dict[str, Cache] = field(default_factory=lambda: {"first": Cache(), "second": Cache(), TEST_CACHE: Cache()})
     steps: list[str] = field(default_factory=list)
 
-    def run(self, calls: Sequence[Call], loaded: Sequence[str], dump: str, plan: FileDump, is_complete: bool) -> None:
+    def run(
+        self, tests: Sequence[KernelTest], loaded: Sequence[str], dump: str, plan: FileDump, is_complete: bool
+    ) -> None:
         """Run some tests, and check that the dump path loses no entry that a test asked for."""
-        self.steps.append(f"load {loaded}, dump {dump}, {plan}, complete: {is_complete}, {calls}")
-        lookups = self._look_up(calls, loaded)
+        self.steps.append(f"load {loaded}, dump {dump}, {plan}, complete: {is_complete}, {tests}")
+        lookups = self._look_up(tests, loaded)
         before = self.caches[dump]
         initial = InitialCaches(tuple((name, self.caches[name]) for name in loaded), before, self._build_index(loaded))
         collected = Collected(lookups, incomplete_reason="" if is_complete else "-k")
         run = EndedRun.of_one_process(initial, collected, RunRequest(plan))
         after = finish_run(settle_run(run), before).merged.cache
         self.caches[dump] = after
-        self._check_kept(lookups, before, after, plan.prunes)
+        if not plan.prunes:  # a prune drops old names and unused entries
+            self._check_kept(lookups, before, after)
 
-    def find_outcomes(self, calls: Sequence[Call], loaded: Sequence[str]) -> list[Outcome | None]:
-        """Return the outcomes of a run that loads some caches and tunes nothing."""
-        return [lookup.outcome for lookup in self._look_up(calls, loaded)]
+    def list_outcomes(self, tests: Sequence[KernelTest], loaded: Sequence[str]) -> list[Outcome | None]:
+        """Return the outcome of each test in a run that loads some caches and writes none."""
+        return [lookup.outcome for lookup in self._look_up(tests, loaded)]
 
     def _build_index(self, names: Sequence[str]) -> EntryIndex | None:
         if not names:
             return None
         return EntryIndex.from_caches([self.caches[name] for name in names])
 
-    def _look_up(self, calls: Sequence[Call], loaded: Sequence[str]) -> tuple[Lookup, ...]:
-        """Return the lookups of a run. What no cache answers is tuned."""
+    def _look_up(self, tests: Sequence[KernelTest], loaded: Sequence[str]) -> tuple[Lookup, ...]:
+        """Return the lookups of a run. If no cache has the entry of a test, the test tunes."""
         index = self._build_index(loaded)
         session, lookups = a_session(None if index is None else tuple(index))
-        for call in calls:
+        for test in tests:
             with ExitStack() as test_context:
-                if call.loads_own_cache:
+                if test.loads_own_cache:
                     test_context.enter_context(session.isolated())
-                    session.add_cache(EntryIndex.from_caches([self.caches[OWN]]), Location.parse(OWN, Path("/")))
-                tuning = test_context.enter_context(session.tuning(call.question))
+                    session.add_cache(
+                        EntryIndex.from_caches([self.caches[TEST_CACHE]]), Location.parse(TEST_CACHE, Path("/"))
+                    )
+                tuning = test_context.enter_context(session.tuning(test.question))
                 if tuning.entry is None:
                     tuning.record(Candidate(params=(Value("config", self.generator.choice("ab")),), time_us=1.0))
         return tuple(lookups)
 
-    def _check_kept(self, lookups: Sequence[Lookup], before: Cache, after: Cache, prunes: bool) -> None:
+    def _check_kept(self, lookups: Sequence[Lookup], before: Cache, after: Cache) -> None:
         asked = {lookup.identity for lookup in lookups}
         tuned_problems = {lookup.problem for lookup in lookups if lookup.is_searched}
         kept = {entry.identity for entry in after.entries}
         for entry in before.entries:
-            if entry.identity in kept or prunes:
+            if entry.identity in kept:
                 continue
+            # A tuning of the problem with other source replaces an entry that no test asked for.
             is_replaced = entry.problem in tuned_problems and entry.identity not in asked
             assert is_replaced, f"{entry.identity} is lost\n" + "\n".join(self.steps)
 
 
-def change(calls: list[Call], generator: random.Random) -> list[Call]:
+def change_suite(tests: list[KernelTest], generator: random.Random) -> list[KernelTest]:
     """Return a suite after a commit: a kernel is renamed, copied, edited or added, or a test is removed."""
-    position = generator.randrange(len(calls))
-    call = calls[position]
+    position = generator.randrange(len(tests))
+    test = tests[position]
     match generator.choice(["rename", "copy", "edit", "add", "remove", "nothing"]):
         case "rename":
             name = generator.choice("klm")
-            return [replace(other, kernel=name) if other.kernel == call.kernel else other for other in calls]
+            return [replace(other, kernel=name) if other.kernel == test.kernel else other for other in tests]
         case "copy":
-            return [*calls, replace(call, kernel=generator.choice("klm"))]
+            return [*tests, replace(test, kernel=generator.choice("klm"))]
         case "edit":
-            return [*calls[:position], replace(call, source=generator.choice("ABC")), *calls[position + 1 :]]
+            return [*tests[:position], replace(test, source=generator.choice("ABC")), *tests[position + 1 :]]
         case "add":
-            return [*calls, a_call(generator)]
-        case "remove" if len(calls) > 1:
-            return [*calls[:position], *calls[position + 1 :]]
-    return calls
+            return [*tests, random_test(generator)]
+        case "remove" if len(tests) > 1:
+            return [*tests[:position], *tests[position + 1 :]]
+    return tests
 
 
-def a_call(generator: random.Random) -> Call:
-    return Call(generator.choice("klm"), generator.choice("AAB"), generator.random() < 0.25)
+def random_test(generator: random.Random) -> KernelTest:
+    return KernelTest(generator.choice("klm"), generator.choice("AAB"), generator.random() < 0.25)
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -131,8 +138,8 @@ def test_no_history_of_renamed_and_copied_kernels_loses_an_entry(seed: int) -> N
     generator = random.Random(seed)
     for _ in range(25):
         history = History(generator)
-        history.run([a_call(generator)], (), OWN, FileDump(), is_complete=True)
-        calls = [a_call(generator), a_call(generator)]
+        history.run([random_test(generator)], (), TEST_CACHE, FileDump(), is_complete=True)
+        tests = [random_test(generator), random_test(generator)]
         for _ in range(5):
             loaded = generator.choice([(), ("first",), ("second", "first"), ("first", "second")])
             dump = generator.choice(["first", "second"])
@@ -141,8 +148,10 @@ def test_no_history_of_renamed_and_copied_kernels_loses_an_entry(seed: int) -> N
                 dump = loaded[-1]
                 plan = FileDump(generator.choice([UPDATE_ALL, UPDATE_NEW, UPDATE_PRUNE]), is_update=True)
             is_complete = generator.random() < 0.8
-            history.run(calls, loaded, dump, plan, is_complete)
-            main_calls = [call for call in calls if not call.loads_own_cache]
-            if not plan.only_adds:
-                assert set(history.find_outcomes(main_calls, [dump])) <= {Outcome.HIT}, "\n".join(history.steps)
-            calls = change(calls, generator)
+            history.run(tests, loaded, dump, plan, is_complete)
+            tests_without_cache = [test for test in tests if not test.loads_own_cache]
+            if not plan.only_adds:  # such a run leaves the stale entries
+                assert set(history.list_outcomes(tests_without_cache, [dump])) <= {Outcome.HIT}, "\n".join(
+                    history.steps
+                )
+            tests = change_suite(tests, generator)

@@ -1,6 +1,7 @@
-"""The result of a settled run: the entries that the dump path keeps, and the data that all reports show. Pure.
+"""The result of a settled run: the entries that the dump path keeps, and the data that all reports show.
 
-This module is step 2 of the end of a run. :mod:`pytest_autotune.run.settle` describes all steps.
+This module is step 2 of the end of a run. :mod:`pytest_autotune.run.settle` describes all steps. The functions read and
+write no files.
 
 The dump path is the cache that the run writes. A lookup is one question of a tuner in one process. Its entry is either
 an entry of a loaded cache that the tuner used, or the result of a search in this run. An identity names an entry: it is
@@ -62,7 +63,7 @@ def finish_run(settled: SettledRun, dump_cache: Cache) -> RunResult:
 
     :param dump_cache: the content of the dump path now. Another run may have written to it since this run began.
     """
-    return _build_result(settled, _keep_entries(settled, dump_cache))
+    return _build_result(settled, _merge_into_dump_path(settled, dump_cache))
 
 
 @dataclass(frozen=True)
@@ -77,12 +78,13 @@ class _SelectedLookups:
     recovered: list[Lookup]
 
 
-def _keep_entries(settled: SettledRun, dump_cache: Cache) -> KeptEntries:
+def _merge_into_dump_path(settled: SettledRun, dump_cache: Cache) -> KeptEntries:
     """Merge the entries of a run into the content of the dump path.
 
     The plan of the run has the rules of its dump, for example of ``--autotune-update=new``. The merge receives:
 
-    - the base: the entries that stay unless the run changes them. They are those of the dump path and of killed runs;
+    - the base: the content of the dump path, or of the loaded caches in a run without a dump, and the entries of killed
+      runs. These entries stay unless the run changes them;
     - the entries that this run measured;
     - the entries that must stay although this run did not measure them, such as the entries of hits;
     - the identities of the entries to drop.
@@ -91,11 +93,11 @@ def _keep_entries(settled: SettledRun, dump_cache: Cache) -> KeptEntries:
     """
     run, plan = settled.run, settled.run.request.plan
     loaded_caches = [cache for _, cache in run.initial.loaded]
-    written_cache = plan.build_base(loaded_caches, dump_cache)
+    cache_before_run = plan.build_base(loaded_caches, dump_cache)
     selected = _select_lookups(settled, dump_cache)
-    base = add_recovered(written_cache, selected.recovered, plan.keeps_candidates)
+    base = add_recovered(cache_before_run, selected.recovered, plan.keeps_candidates)
     measurements = collect_measurements(selected.current)
-    kept_entries = _list_unmeasured_entries(settled, selected.current, base)
+    kept_entries = _list_entries_to_keep(settled, selected.current, base)
     measured_entries = [measurement.entry for measurement in measurements]
     dropped = _list_dropped_identities(settled, [*base.entries, *kept_entries, *measured_entries])
     kept_entries = [entry for entry in kept_entries if entry.identity not in dropped]
@@ -107,18 +109,18 @@ def _keep_entries(settled: SettledRun, dump_cache: Cache) -> KeptEntries:
     merged = merge_run(base, measurements, kept_entries, dropped, rules)
     if selected.recovered:
         # The entries of killed runs are changes of the dump path, too.
-        merged = replace(merged, changes=compare_caches(written_cache, merged.cache))
+        merged = replace(merged, changes=compare_caches(cache_before_run, merged.cache))
     return KeptEntries(merged, frozenset(dropped), _count_recovered(settled, selected, merged.cache))
 
 
-def _list_unmeasured_entries(settled: SettledRun, lookups: Sequence[Lookup], base: Cache) -> list[Entry]:
-    """Return the entries that a merge must keep although this run did not measure them, also the copies to add.
+def _list_entries_to_keep(settled: SettledRun, lookups: Sequence[Lookup], base: Cache) -> list[Entry]:
+    """Return the entries that a merge must keep although this run did not measure them, and the copies to add.
 
     :param lookups: the lookups of this run whose entries belong to the dump path.
     :param base: the cache that the run's entries are merged into.
     """
     used_entries = _list_used_entries(lookups, base)
-    used_entries += _list_entries_hit_by_others(settled, lookups, base)
+    used_entries += _list_other_asked_entries(settled, lookups, base)
     entries = settled.run.request.plan.select_used(used_entries, base)
     for copy in _select_copies_to_add(settled, lookups, base):
         entries.append(copy.entry_under_new_name)
@@ -155,7 +157,7 @@ def _list_dropped_identities(settled: SettledRun, entries: Sequence[Entry]) -> s
     If the user prunes, these are the unused entries and, after a complete run, the entries of renamed kernels under
     their old names.
 
-    :param entries: the entries that the dump path would have if the run removed none.
+    :param entries: the entries of the base, and those that the run keeps or has measured.
     """
     plan = settled.run.request.plan
     dropped: set[Identity] = set()
@@ -169,27 +171,28 @@ def _list_dropped_identities(settled: SettledRun, entries: Sequence[Entry]) -> s
 def _list_identities_under_old_names(settled: SettledRun, entries: Sequence[Entry]) -> list[Identity]:
     """Return the identities of the entries under old names of renamed kernels that have a successor.
 
-    A successor is equal but for the kernel's name. If an entry has a choice, its successor has a choice, too. An entry
-    without a successor stays: the entry under the new name may be in another cache, such as the own cache of a test.
+    A successor has the same identity except for the kernel's name. If an entry has a choice, its successor has one,
+    too. An entry without a successor stays: the entry under the new name may be in another cache, such as a test's own
+    cache.
 
-    :param entries: the entries that the dump path would have if the run removed none.
+    :param entries: the entries of the base, and those that the run keeps or has measured.
     """
     usage = settled.usage
     old_entries = []
-    nameless_entries = set()
-    nameless_choices = set()
+    successor_forms = set()
+    successor_forms_with_choice = set()
     for entry in entries:
         if usage.is_under_old_name(entry):
             old_entries.append(entry)
             continue
-        nameless_identity = without_kernel_name(entry.identity)
-        nameless_entries.add(nameless_identity)
+        form = without_kernel_name(entry.identity)
+        successor_forms.add(form)
         if not entry.is_failure:
-            nameless_choices.add(nameless_identity)
+            successor_forms_with_choice.add(form)
     identities = []
     for entry in old_entries:
-        successors = nameless_entries if entry.is_failure else nameless_choices
-        if without_kernel_name(entry.identity) in successors:
+        forms = successor_forms if entry.is_failure else successor_forms_with_choice
+        if without_kernel_name(entry.identity) in forms:
             identities.append(entry.identity)
     return identities
 
@@ -221,8 +224,8 @@ def _list_used_entries(lookups: Sequence[Lookup], base: Cache) -> list[Entry]:
     return entries
 
 
-def _list_entries_hit_by_others(settled: SettledRun, lookups: Sequence[Lookup], base: Cache) -> list[Entry]:
-    """Return the entries of a cache that were asked for although only entries of other caches answered.
+def _list_other_asked_entries(settled: SettledRun, lookups: Sequence[Lookup], base: Cache) -> list[Entry]:
+    """Return the entries of a cache that tests asked for, but that no lookup of the cache used.
 
     If a run records an entry, the merge removes the problem's entries with other fingerprints, unless the run used
     them. So these entries count as used. There are two cases:
@@ -245,6 +248,7 @@ def _list_entries_hit_by_others(settled: SettledRun, lookups: Sequence[Lookup], 
             hit_identities.add(lookup.identity)
     for lookup in lookups:
         if lookup.entry is not None and lookup.entry_of_other_kernel is None:
+            # _list_used_entries() has this entry.
             hit_identities.discard(lookup.entry.identity)
     return [entry for entry in base.entries if entry.identity in hit_identities]
 
