@@ -1070,10 +1070,24 @@ class Slotted:
     tile: int = 64
     def launch(self, n):
         return n * self.tile
+@dataclasses.dataclass(slots=True)
+class Base:
+    tile: int = 8
+    def launch(self, n):
+        return n * self.tile
+LIMIT = 64
+@dataclasses.dataclass(slots=True)
+class Overriding(Base):
+    tile: int = LIMIT
+class Replaced(typing.NamedTuple):
+    tile: int = 8
+    def launch(self, n):
+        return n * self.tile
+Replaced.tile = property(lambda self: 64)
 """
 
 
-@pytest.mark.parametrize("name", ["Config", "Plain", "Slotted"])
+@pytest.mark.parametrize("name", ["Config", "Plain", "Slotted", "Overriding", "Replaced"])
 def test_the_digest_of_a_method_has_the_default_of_a_field_of_self(load: Load, name: str) -> None:
     """A field with slots=True, and a field of a named tuple, has no default among the attributes of the class."""
 

@@ -8,14 +8,17 @@ raise an error or change a counter of the test, so the functions here take its p
 from __future__ import annotations
 
 import enum
+from collections import namedtuple
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING as MISSING_DEFAULT
-from dataclasses import fields
+from dataclasses import Field, fields
 from functools import cached_property, partial
 from types import FunctionType, GetSetDescriptorType, MemberDescriptorType, MethodType, ModuleType
 from typing import Any, TypeGuard, TypeVar, overload
 
 _T = TypeVar("_T")
+#: The type of the attribute that the class of a named tuple has for each field.
+_TupleFieldType: Any = type(vars(namedtuple("_Tuple", ["field"]))["field"])
 #: The kinds of attributes that the interpreter itself reads, such as a slot.
 _STORED = frozenset({MemberDescriptorType, GetSetDescriptorType})
 _TYPE: Mapping[str, Any] = type.__dict__
@@ -315,11 +318,44 @@ def list_constant_parts(value: object) -> list[object]:
 def list_field_defaults(cls: type) -> list[tuple[str, object]]:
     """Return the defaults of a named tuple or dataclass that are not attributes of the class itself, by field.
 
-    A named tuple has them only in ``_field_defaults``, and a dataclass with ``slots=True`` only in its fields.
+    A named tuple has them only in ``_field_defaults``, and a dataclass with ``slots=True`` only in its fields. A field
+    of a base is left out, unless the class has a default of its own for it.
     """
     attributes = class_attributes(cls)
-    defaults: dict[str, object] = dict(attributes.get("_field_defaults", {}))
-    for name, field in attributes.get("__dataclass_fields__", {}).items():
-        if type(attributes.get(name)) is MemberDescriptorType and field.default is not MISSING_DEFAULT:
+    defaults: dict[str, object] = {}
+    for name, default in _read_dict(attributes, "_field_defaults").items():
+        # The user may have replaced the attribute.
+        if type(attributes.get(name)) is _TupleFieldType:
+            defaults[name] = default
+    for name, field in _read_dict(attributes, "__dataclass_fields__").items():
+        if type(field) is not Field or field.default is MISSING_DEFAULT:
+            continue
+        # If a base has the slot, the class has no attribute for the field.
+        has_only_slot = name not in attributes or type(attributes[name]) is MemberDescriptorType
+        if has_only_slot and not _is_inherited_field(cls, name, field):
             defaults[name] = field.default
     return sorted(defaults.items())
+
+
+def _read_dict(attributes: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """Return an attribute that is a dict; an empty dict for anything else that the user has put there."""
+    value = attributes.get(name)
+    if type(value) is not dict:
+        return {}
+    return value
+
+
+def _is_inherited_field(cls: type, name: str, field: object) -> bool:
+    """Whether a dataclass has a field from a base. Python uses the same object for the field in both classes."""
+    for base in class_mro(cls)[1:]:
+        if _read_dict(class_attributes(base), "__dataclass_fields__").get(name) is field:
+            return True
+    return False
+
+
+def find_class_member(cls: type, name: str) -> Any:
+    """Return an attribute that a class itself has, or the default in place of a slot; ``MISSING`` if there is none."""
+    for field_name, default in list_field_defaults(cls):
+        if field_name == name:
+            return default
+    return class_attributes(cls).get(name, MISSING)

@@ -33,6 +33,7 @@ from pytest_autotune.tuners.source.attributes import (
     class_attributes,
     class_bases,
     class_name,
+    find_class_member,
     find_in_class,
     find_owner,
     is_dataclass_instance,
@@ -734,9 +735,7 @@ class CodeDigests:
     def _describe_member(self, member: ReachedMember) -> list[str]:
         """Return the lines of a member of a class, and of the further functions in it such as a property's setter."""
         # The class stores a member that its code calls ``__scale`` under another name: ``_Class__scale``.
-        attribute = class_attributes(member.cls)[member.stored_name]
-        # With slots=True, and in a named tuple, the attribute of the class is a slot in place of the field's default.
-        attribute = dict(list_field_defaults(member.cls)).get(member.stored_name, attribute)
+        attribute = find_class_member(member.cls, member.stored_name)
         lines = []
         if self._ignored.has_attribute(member.cls, member.stored_name):
             # A method of the class changes the attribute. Its first value stands in the body of the class.

@@ -21,6 +21,7 @@ from pytest_autotune.tuners.source.attributes import (
     class_attributes,
     class_mro,
     class_name,
+    find_class_member,
     find_in_class,
     find_object_attribute,
     find_owner,
@@ -193,9 +194,10 @@ class ReachedObjects:
         name = use.name[0]
         for cls in self._list_classes_of_user(use.cls):
             stored_name = mangled_name(name, class_name(cls))
-            if stored_name in class_attributes(cls):
+            member = find_class_member(cls, stored_name)
+            if member is not MISSING:
                 reached.append(ReachedMember(cls, name, stored_name))
-                pending += self._list_uses_in_member(class_attributes(cls)[stored_name], use)
+                pending += self._list_uses_in_member(member, use)
         attribute = self._find_stored_member(use)
         if is_object_of_user(attribute, self._libraries):
             pending.append(ObjectUse(attribute, type(attribute), use.name[1:]))
