@@ -222,8 +222,10 @@ def _count_collected_tests(session: pytest.Session) -> int:
     if not items:
         # Xdist's controller has no items, only their number.
         return session.testscollected
+    # A hook may have removed items after the collection.
+    removed_count = max(session.testscollected - len(items), 0)
     # With --keep-duplicates several items may be the same test, which counts once.
-    return len({item.nodeid for item in items})
+    return len({item.nodeid for item in items}) + removed_count
 
 
 def _read_outcome(report: pytest.TestReport | pytest.CollectReport) -> str:

@@ -160,6 +160,13 @@ def pytest_make_collect_report(collector):
         report.result = [node for node in report.result if node.name != "{name}"]
     return report
 """
+DROPS_IN_LOOP = """
+import pytest
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtestloop(session):
+    session.items = session.items[:-1]
+    return (yield)
+"""
 REPLACED_PATHS = {
     "replaced args": "def pytest_configure(config):\n    config.args = ['test_other.py']\n",
     "no args": "def pytest_configure(config):\n    config.args = []\n",
@@ -225,6 +232,11 @@ INCOMPLETE = {
         [],
         {"conftest": "\ndef pytest_collection_finish(session): del session.items[-1:]\n"},
         "1 test was deselected",
+    ),
+    "conftest drops in the loop": (
+        [],
+        {"conftest": DROPS_IN_LOOP},
+        "1 of 2 tests did not run",
     ),
     "conftest makes no item": (
         [],
