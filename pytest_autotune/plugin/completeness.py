@@ -75,6 +75,8 @@ class Completeness:
 
     def __init__(self, options: Options) -> None:
         self._options = options
+        #: The number of tests that pytest collected in this process; see :meth:`note_collection`.
+        self._collected_count = 0
         #: Node ids of the tests that ran, or that ended in their setup.
         self._ended_tests: set[str] = set()
         #: ``a.py::test_b failed``; empty if no test failed.
@@ -116,6 +118,10 @@ class Completeness:
     def test_counts(self) -> Counter[str]:
         """The number of tests by outcome, as pytest counts them."""
         return Counter(outcome for _, outcome in self._outcomes)
+
+    def note_collection(self, session: pytest.Session) -> None:
+        """Note how many tests pytest collected in this process, after the hooks that select tests."""
+        self._collected_count = _count_collected_tests(session)
 
     def find_shortfall(
         self, session: pytest.Session, exitstatus: int, crashed_workers: Sequence[str], collected: Collected
@@ -209,7 +215,8 @@ class Completeness:
 
     def _describe_unrun_tests(self, session: pytest.Session) -> str:
         """Return how many of the collected tests did not run: ``2 of 3 tests did not run``; empty if all ran."""
-        collected_count = _count_collected_tests(session)
+        # A hook may have removed tests after the collection.
+        collected_count = max(_count_collected_tests(session), self._collected_count)
         missing_count = collected_count - len(self._ended_tests)
         if missing_count <= 0:
             return ""
@@ -222,10 +229,8 @@ def _count_collected_tests(session: pytest.Session) -> int:
     if not items:
         # Xdist's controller has no items, only their number.
         return session.testscollected
-    # A hook may have removed items after the collection.
-    removed_count = max(session.testscollected - len(items), 0)
     # With --keep-duplicates several items may be the same test, which counts once.
-    return len({item.nodeid for item in items}) + removed_count
+    return len({item.nodeid for item in items})
 
 
 def _read_outcome(report: pytest.TestReport | pytest.CollectReport) -> str:

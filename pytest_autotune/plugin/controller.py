@@ -236,6 +236,10 @@ class Controller:
         if not may_load:
             raise pytest.UsageError(error)
 
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        self._completeness.note_collection(session)
+
     # A wrapper is called even if a conftest.py runs no test with a hook of its own.
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtestloop(self) -> Generator[None, object, object]:
