@@ -702,7 +702,9 @@ class StubWithVersion(ModuleType):
         return StubWithVersion(name)
 
 
-@pytest.mark.parametrize("stub", [ModuleType("stub"), StubWithVersion("stub"), Mock()], ids=["module", "any", "mock"])
+@pytest.mark.parametrize(
+    "stub", [ModuleType("stub"), StubWithVersion("stub"), Mock()], ids=["module", "version", "mock"]
+)
 @pytest.mark.parametrize("library", ["torch", "numpy", "numpy.random"])
 def test_a_tuning_does_not_use_a_stub_of_a_library(monkeypatch: pytest.MonkeyPatch, library: str, stub: object) -> None:
     """Suites that run without torch put such a stub in its place."""
@@ -730,7 +732,7 @@ def test_large_products_with_different_limits_in_where_are_two_problems() -> Non
     assert large_product(100).digest == large_product(100).digest != large_product(20).digest
 
 
-def test_a_large_space_with_one_allowed_combination_has_an_only_configuration() -> None:
+def test_a_large_space_with_one_allowed_combination_has_one_configuration() -> None:
     axes = {name: range(4) for name in "ABCDEFGHI"}
     only = product(where=lambda config: sum(config.values()) == 27, **axes).only
 

@@ -1,7 +1,7 @@
 """Random histories of runs: between two runs, kernels are renamed, copied and edited.
 
 No run loses an entry that a later run of the suite needs. A history has two caches, and a third that a test may load
-for itself. Each run has a real session, and ends with the plugin's own ``finish_run``. The caches are in memory.
+for itself. Each run uses the plugin's session and ``finish_run``. The caches are in memory.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class History:
     def run(
         self, tests: Sequence[KernelTest], loaded: Sequence[str], dump: str, plan: FileDump, is_complete: bool
     ) -> None:
-        """Run some tests, and check that the dump path loses no entry that a test asked for."""
+        """Run some tests, and check which entries the dump path loses: see :meth:`_check_kept`."""
         self.steps.append(f"load {loaded}, dump {dump}, {plan}, complete: {is_complete}, {tests}")
         lookups = self._look_up(tests, loaded)
         before = self.caches[dump]
@@ -70,7 +70,8 @@ class History:
         run = EndedRun.of_one_process(initial, collected, RunRequest(plan))
         after = finish_run(settle_run(run), before).merged.cache
         self.caches[dump] = after
-        if not plan.prunes:  # a prune drops old names and unused entries
+        # A prune may drop entries, so nothing is checked.
+        if not plan.prunes:
             self._check_kept(lookups, before, after)
 
     def list_outcomes(self, tests: Sequence[KernelTest], loaded: Sequence[str]) -> list[Outcome | None]:
@@ -83,7 +84,7 @@ class History:
         return EntryIndex.from_caches([self.caches[name] for name in names])
 
     def _look_up(self, tests: Sequence[KernelTest], loaded: Sequence[str]) -> tuple[Lookup, ...]:
-        """Return the lookups of a run. If no cache has the entry of a test, the test tunes."""
+        """Run the lookups of a run, and tune on a miss. Return the lookups."""
         index = self._build_index(loaded)
         session, lookups = a_session(None if index is None else tuple(index))
         for test in tests:
@@ -99,14 +100,14 @@ class History:
         return tuple(lookups)
 
     def _check_kept(self, lookups: Sequence[Lookup], before: Cache, after: Cache) -> None:
-        asked = {lookup.identity for lookup in lookups}
+        """Check that an entry disappears only if this run tuned its problem and no test asked for it."""
+        asked_identities = {lookup.identity for lookup in lookups}
         tuned_problems = {lookup.problem for lookup in lookups if lookup.is_searched}
-        kept = {entry.identity for entry in after.entries}
+        kept_identities = {entry.identity for entry in after.entries}
         for entry in before.entries:
-            if entry.identity in kept:
+            if entry.identity in kept_identities:
                 continue
-            # A tuning of the problem with other source replaces an entry that no test asked for.
-            is_replaced = entry.problem in tuned_problems and entry.identity not in asked
+            is_replaced = entry.problem in tuned_problems and entry.identity not in asked_identities
             assert is_replaced, f"{entry.identity} is lost\n" + "\n".join(self.steps)
 
 
@@ -145,13 +146,14 @@ def test_no_history_of_renamed_and_copied_kernels_loses_an_entry(seed: int) -> N
             dump = generator.choice(["first", "second"])
             plan = FileDump()
             if loaded and generator.random() < 0.6:
-                dump = loaded[-1]
+                dump = loaded[-1]  # an update writes the last loaded cache
                 plan = FileDump(generator.choice([UPDATE_ALL, UPDATE_NEW, UPDATE_PRUNE]), is_update=True)
             is_complete = generator.random() < 0.8
             history.run(tests, loaded, dump, plan, is_complete)
-            tests_without_cache = [test for test in tests if not test.loads_own_cache]
-            if not plan.only_adds:  # such a run leaves the stale entries
-                assert set(history.list_outcomes(tests_without_cache, [dump])) <= {Outcome.HIT}, "\n".join(
+            tests_with_run_caches = [test for test in tests if not test.loads_own_cache]
+            # With =new, stale entries stay, and their tests miss.
+            if not plan.only_adds:
+                assert set(history.list_outcomes(tests_with_run_caches, [dump])) <= {Outcome.HIT}, "\n".join(
                     history.steps
                 )
             tests = change_suite(tests, generator)

@@ -59,7 +59,7 @@ def current_gpu() -> Device | None:
 
 
 def imported_torch() -> Any:
-    """Return torch if the suite imported it; None for a mock or stub in its place, which lacks the compiled part."""
+    """Return torch if the suite imported it, else None. A mock or stub of torch has no compiled module ``torch._C``."""
     torch = sys.modules.get("torch")
     if isinstance(torch, ModuleType) and isinstance(vars(torch).get("_C"), ModuleType):
         return torch

@@ -14,7 +14,7 @@ import uuid
 from collections.abc import Generator, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from os import getpid  # a test may mock os.getpid
+from os import getpid  # imported by name, because a test may mock os.getpid
 from typing import Any
 
 import pytest
@@ -97,7 +97,8 @@ class Controller:
         self._folder_reports = reports.FolderReports(options.report, config, self._run_id[:12])
         self._init_caches_and_folders()
         # The rest changes during the run.
-        #: The ID of the process that runs pytest's session.
+        #: The ID of the process that runs pytest's session. A plugin may fork pytest after the configuration, so the ID
+        #: is set again when the tests begin.
         self._process_id = getpid()
         #: The process that runs the tests here; None under xdist.
         self._process: TestProcess | None = None
@@ -175,6 +176,11 @@ class Controller:
         return notes
 
     @property
+    def _is_in_forked_child(self) -> bool:
+        """Whether this process is a forked child of a test."""
+        return getpid() != self._process_id
+
+    @property
     def has_result(self) -> bool:
         """Whether the run has ended with a result, which its gates have judged."""
         return self._result is not None
@@ -245,7 +251,6 @@ class Controller:
     def pytest_runtestloop(self) -> Generator[None, object, object]:
         # Pytest does not call this hook for --fixtures and similar options.
         self._has_begun = True
-        # A plugin may have forked pytest since pytest was configured.
         self._process_id = getpid()
         return (yield)
 
@@ -340,12 +345,12 @@ class Controller:
     def _close_log_folder(self, *, written: bool) -> None:
         """Close the folder with the logs, unless this process is a forked child of a test.
 
-        A child that leaves its test by an exception is a copy of pytest. It runs the other tests and ends a run of its
-        own, but the process that runs the session collects the child's log.
+        If a child raises an exception instead of calling ``os._exit``, it goes on as a second pytest, and ends a second
+        run. Its parent still needs the child's log, so only the parent closes the folder.
 
-        :param written: the entries in the logs are in the dump, so the logs are removed.
+        :param written: whether the dump has the entries of the logs. Then the logs are removed.
         """
-        if getpid() == self._process_id:
+        if not self._is_in_forked_child:
             self._log_folder.close(written=written)
 
     def _write_reports(self, result: RunResult) -> RunResult:
@@ -525,8 +530,8 @@ class Controller:
                 terminalreporter.write_line(line)
 
     def pytest_unconfigure(self) -> None:
-        if getpid() != self._process_id:
-            # The folders belong to the process that forked this one.
+        if self._is_in_forked_child:
+            # The folders belong to the parent.
             return
         self._close_log_folder(written=False)
         if self._membership is not None:

@@ -24,7 +24,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from importlib.machinery import PathFinder
 from importlib.util import find_spec
-from os import getpid  # a test may mock os.getpid
+from os import getpid  # imported by name, because a test may mock os.getpid
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NoReturn

@@ -63,7 +63,7 @@ def finish_run(settled: SettledRun, dump_cache: Cache) -> RunResult:
 
     :param dump_cache: the content of the dump path now. Another run may have written to it since this run began.
     """
-    return _build_result(settled, _merge_into_dump_path(settled, dump_cache))
+    return _build_result(settled, _merge_run_entries(settled, dump_cache))
 
 
 @dataclass(frozen=True)
@@ -78,13 +78,13 @@ class _SelectedLookups:
     recovered: list[Lookup]
 
 
-def _merge_into_dump_path(settled: SettledRun, dump_cache: Cache) -> KeptEntries:
+def _merge_run_entries(settled: SettledRun, dump_cache: Cache) -> KeptEntries:
     """Merge the entries of a run into the content of the dump path.
 
     The plan of the run has the rules of its dump, for example of ``--autotune-update=new``. The merge receives:
 
-    - the base: the content of the dump path, or of the loaded caches in a run without a dump, and the entries of killed
-      runs. These entries stay unless the run changes them;
+    - the base. It is the content of the dump path, or of the loaded caches if the run writes no dump. The entries of
+      killed runs are added. The entries of the base stay unless the run changes them;
     - the entries that this run measured;
     - the entries that must stay although this run did not measure them, such as the entries of hits;
     - the identities of the entries to drop.
@@ -93,13 +93,14 @@ def _merge_into_dump_path(settled: SettledRun, dump_cache: Cache) -> KeptEntries
     """
     run, plan = settled.run, settled.run.request.plan
     loaded_caches = [cache for _, cache in run.initial.loaded]
-    cache_before_run = plan.build_base(loaded_caches, dump_cache)
+    base_without_recovered = plan.build_base(loaded_caches, dump_cache)
     selected = _select_lookups(settled, dump_cache)
-    base = add_recovered(cache_before_run, selected.recovered, plan.keeps_candidates)
+    base = add_recovered(base_without_recovered, selected.recovered, plan.keeps_candidates)
     measurements = collect_measurements(selected.current)
     kept_entries = _list_entries_to_keep(settled, selected.current, base)
     measured_entries = [measurement.entry for measurement in measurements]
-    dropped = _list_dropped_identities(settled, [*base.entries, *kept_entries, *measured_entries])
+    entries_before_drop = [*base.entries, *kept_entries, *measured_entries]
+    dropped = _list_dropped_identities(settled, entries_before_drop)
     kept_entries = [entry for entry in kept_entries if entry.identity not in dropped]
     if plan.writes:
         entries_of_other_runs = _list_entries_of_other_runs(run.initial.dump_cache, dump_cache)
@@ -109,7 +110,7 @@ def _merge_into_dump_path(settled: SettledRun, dump_cache: Cache) -> KeptEntries
     merged = merge_run(base, measurements, kept_entries, dropped, rules)
     if selected.recovered:
         # The entries of killed runs are changes of the dump path, too.
-        merged = replace(merged, changes=compare_caches(cache_before_run, merged.cache))
+        merged = replace(merged, changes=compare_caches(base_without_recovered, merged.cache))
     return KeptEntries(merged, frozenset(dropped), _count_recovered(settled, selected, merged.cache))
 
 
@@ -120,7 +121,7 @@ def _list_entries_to_keep(settled: SettledRun, lookups: Sequence[Lookup], base: 
     :param base: the cache that the run's entries are merged into.
     """
     used_entries = _list_used_entries(lookups, base)
-    used_entries += _list_other_asked_entries(settled, lookups, base)
+    used_entries += _list_entries_hit_outside_cache(settled, lookups, base)
     entries = settled.run.request.plan.select_used(used_entries, base)
     for copy in _select_copies_to_add(settled, lookups, base):
         entries.append(copy.entry_under_new_name)
@@ -169,30 +170,33 @@ def _list_dropped_identities(settled: SettledRun, entries: Sequence[Entry]) -> s
 
 
 def _list_identities_under_old_names(settled: SettledRun, entries: Sequence[Entry]) -> list[Identity]:
-    """Return the identities of the entries under old names of renamed kernels that have a successor.
+    """Return the identities of the entries under old names of renamed kernels, if a successor exists.
 
-    A successor has the same identity except for the kernel's name. If an entry has a choice, its successor has one,
-    too. An entry without a successor stays: the entry under the new name may be in another cache, such as a test's own
+    A successor has the same identity except for the kernel's name. A failure is no successor of an entry with a choice.
+    An entry without a successor stays: the entry under the new name may be in another cache, such as a test's own
     cache.
 
     :param entries: the entries of the base, and those that the run keeps or has measured.
     """
     usage = settled.usage
     old_entries = []
-    successor_forms = set()
-    successor_forms_with_choice = set()
+    successors = set()
+    successful_successors = set()
     for entry in entries:
         if usage.is_under_old_name(entry):
             old_entries.append(entry)
             continue
-        form = without_kernel_name(entry.identity)
-        successor_forms.add(form)
+        nameless_identity = without_kernel_name(entry.identity)
+        successors.add(nameless_identity)
         if not entry.is_failure:
-            successor_forms_with_choice.add(form)
+            successful_successors.add(nameless_identity)
     identities = []
     for entry in old_entries:
-        forms = successor_forms if entry.is_failure else successor_forms_with_choice
-        if without_kernel_name(entry.identity) in forms:
+        nameless_identity = without_kernel_name(entry.identity)
+        has_successor = nameless_identity in successful_successors
+        if entry.is_failure:
+            has_successor = nameless_identity in successors
+        if has_successor:
             identities.append(entry.identity)
     return identities
 
@@ -208,10 +212,9 @@ def _select_lookups(settled: SettledRun, dump_cache: Cache) -> _SelectedLookups:
 
 
 def _list_used_entries(lookups: Sequence[Lookup], base: Cache) -> list[Entry]:
-    """Return the entries that a merge must keep although this run did not measure them.
+    """Return the entries of hits, and the entries whose new search recorded nothing.
 
-    These are the entries of hits, and the entries whose new search recorded nothing. The entries of other
-    kernels are left out, because :func:`_select_copies_to_add` selects them.
+    The entries of other kernels are left out, because :func:`_select_copies_to_add` selects them.
 
     :param base: the cache that the run's entries are merged into.
     """
@@ -224,33 +227,33 @@ def _list_used_entries(lookups: Sequence[Lookup], base: Cache) -> list[Entry]:
     return entries
 
 
-def _list_other_asked_entries(settled: SettledRun, lookups: Sequence[Lookup], base: Cache) -> list[Entry]:
-    """Return the entries of a cache that tests asked for, but that no lookup of the cache used.
+def _list_entries_hit_outside_cache(settled: SettledRun, lookups: Sequence[Lookup], base: Cache) -> list[Entry]:
+    """Return the entries of the base that the suite needs, although none of these lookups used them.
 
-    If a run records an entry, the merge removes the problem's entries with other fingerprints, unless the run used
-    them. So these entries count as used. There are two cases:
+    A new measurement replaces the problem's entries with other fingerprints. The merge spares an entry only if it is in
+    the list of kept entries, so this list must have the entries that the suite needs. There are two cases:
 
     - The run loads a file for all tests, and one test loads the same file for itself. Only the lookups of that test
-      belong to the file. Another test hit the entry.
-    - A lookup used the entry of another kernel with the same source, from another cache. The cache has the entry under
-      the present name.
+      belong to the file. A test that uses the caches of the run hit an entry of the file.
+    - A lookup used the entry of another kernel with the same source, from another cache. The base has an entry under
+      the name of the lookup's kernel.
 
-    :param lookups: the lookups of this run whose entries belong to the cache.
-    :param base: the cache.
+    :param lookups: the lookups of this run whose entries belong to the dump path.
+    :param base: the cache that the run's entries are merged into.
     """
-    hit_identities = set()
+    needed_identities = set()
     for lookup in (*settled.lookups, *settled.run.collected.other_lookups):
         if lookup.entry is None or lookup.outcome is not Outcome.HIT:
             continue
         if lookup.entry_of_other_kernel is None:
-            hit_identities.add(lookup.entry.identity)
+            needed_identities.add(lookup.entry.identity)
         else:
-            hit_identities.add(lookup.identity)
+            needed_identities.add(lookup.identity)  # under the name of the lookup's kernel
     for lookup in lookups:
         if lookup.entry is not None and lookup.entry_of_other_kernel is None:
-            # _list_used_entries() has this entry.
-            hit_identities.discard(lookup.entry.identity)
-    return [entry for entry in base.entries if entry.identity in hit_identities]
+            # The merge receives this entry as a used entry, or as a measurement.
+            needed_identities.discard(lookup.entry.identity)
+    return [entry for entry in base.entries if entry.identity in needed_identities]
 
 
 def _list_unanswered_entries(lookups: Sequence[Lookup], base: Cache) -> list[Entry]:

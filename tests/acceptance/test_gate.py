@@ -421,7 +421,7 @@ def test_a_run_whose_test_leaves_a_mock_of_getpid_is_judged(
     serial_suite: Suite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     serial_suite.write().prepare_dump()
-    monkeypatch.setattr("os.getpid", os.getpid)  # restores it
+    monkeypatch.setattr("os.getpid", os.getpid)  # monkeypatch restores it after the test
 
     mocking = "import os\ndef test_mock(tune):\n    os.getpid = lambda: 7\n    tune('lib.unknown')"
     result = serial_suite.write(test_mock=mocking).load("--autotune-max-misses=0")

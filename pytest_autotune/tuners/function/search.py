@@ -196,7 +196,7 @@ def random_state_kept() -> Iterator[None]:
     with ExitStack() as stack:
         stack.callback(random.setstate, random.getstate())
         numpy: Any = sys.modules.get("numpy.random")
-        # A test may have put a mock or stub in its place.
+        # A test may have put a mock or stub in the place of numpy.random.
         if isinstance(numpy, ModuleType) and "get_state" in vars(numpy):
             stack.callback(numpy.set_state, numpy.get_state())
         torch = imported_torch()

@@ -232,8 +232,8 @@ class _HookedFunction:
         try:
             bound = self._signature.bind(*args, **kwargs)
         except Exception:
-            # The call is wrong, or a test has replaced a function that inspect calls. The tuner's function raises the
-            # error that its user expects, if any.
+            # The call is wrong, or a test mocks a function that inspect uses. The tuner's function raises the right
+            # error, or none.
             return self._original(*args, **kwargs)
         call = HookedCall(self._original, bound)
         answer = self._ask(call)

@@ -17,7 +17,7 @@ from types import FunctionType, GetSetDescriptorType, MemberDescriptorType, Meth
 from typing import Any, TypeGuard, TypeVar, overload
 
 _T = TypeVar("_T")
-#: The type of the attribute that the class of a named tuple has for each field.
+#: The type of the attribute that the class of a named tuple has for each field: the private ``_tuplegetter``.
 _TupleFieldType: Any = type(vars(namedtuple("_Tuple", ["field"]))["field"])
 #: The kinds of attributes that the interpreter itself reads, such as a slot.
 _STORED = frozenset({MemberDescriptorType, GetSetDescriptorType})
@@ -316,23 +316,24 @@ def list_constant_parts(value: object) -> list[object]:
 
 
 def list_field_defaults(cls: type) -> list[tuple[str, object]]:
-    """Return the defaults of a named tuple or dataclass that are not attributes of the class itself, by field.
+    """Return (field, default) for the defaults of a named tuple or dataclass that are no attributes of the class.
 
     A named tuple has them only in ``_field_defaults``, and a dataclass with ``slots=True`` only in its fields. A field
-    of a base is left out, unless the class has a default of its own for it.
+    that the class inherits unchanged is left out.
     """
     attributes = class_attributes(cls)
     defaults: dict[str, object] = {}
     for name, default in _read_dict(attributes, "_field_defaults").items():
-        # The user may have replaced the attribute.
+        # After `Config.tile = property(...)`, the default no longer counts.
         if type(attributes.get(name)) is _TupleFieldType:
             defaults[name] = default
     for name, field in _read_dict(attributes, "__dataclass_fields__").items():
+        # Users may put anything into the dict.
         if type(field) is not Field or field.default is MISSING_DEFAULT:
             continue
-        # If a base has the slot, the class has no attribute for the field.
-        has_only_slot = name not in attributes or type(attributes[name]) is MemberDescriptorType
-        if has_only_slot and not _is_inherited_field(cls, name, field):
+        # Python makes no slot in a class whose base has the slot.
+        has_no_value = name not in attributes or type(attributes[name]) is MemberDescriptorType
+        if has_no_value and not _is_inherited_field(cls, name, field):
             defaults[name] = field.default
     return sorted(defaults.items())
 
@@ -354,7 +355,10 @@ def _is_inherited_field(cls: type, name: str, field: object) -> bool:
 
 
 def find_class_member(cls: type, name: str) -> Any:
-    """Return an attribute that a class itself has, or the default in place of a slot; ``MISSING`` if there is none."""
+    """Return an attribute that a class itself has, or the default of a field; ``MISSING`` if there is neither.
+
+    The default takes the place of a slot, and of the attribute that a named tuple has for a field.
+    """
     for field_name, default in list_field_defaults(cls):
         if field_name == name:
             return default
