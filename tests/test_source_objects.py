@@ -1076,6 +1076,13 @@ class Base:
     def launch(self, n):
         return n * self.tile
 LIMIT = 64
+@dataclasses.dataclass
+class PlainBase:
+    tile: int = LIMIT
+@dataclasses.dataclass(slots=True)
+class AddingSlots(PlainBase):
+    def launch(self, n):
+        return n * self.tile
 @dataclasses.dataclass(slots=True)
 class Overriding(Base):
     tile: int = LIMIT
@@ -1087,7 +1094,7 @@ Replaced.tile = property(lambda self: 64)
 """
 
 
-@pytest.mark.parametrize("name", ["Config", "Plain", "Slotted", "Overriding", "Replaced"])
+@pytest.mark.parametrize("name", ["Config", "Plain", "Slotted", "AddingSlots", "Overriding", "Replaced"])
 def test_the_digest_of_a_method_has_the_default_of_a_field_of_self(load: Load, name: str) -> None:
     """A field with slots=True, and a field of a named tuple, has no default among the attributes of the class."""
 

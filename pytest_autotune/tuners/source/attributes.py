@@ -318,27 +318,53 @@ def list_constant_parts(value: object) -> list[object]:
 def list_field_defaults(cls: type) -> list[tuple[str, object]]:
     """Return (field, default) for the defaults of a named tuple or dataclass that are no attributes of the class.
 
-    A named tuple has them only in ``_field_defaults``, and a dataclass with ``slots=True`` only in its fields. A field
-    that the class inherits unchanged is left out.
+    A named tuple has them only in ``_field_defaults``, and a dataclass with ``slots=True`` only in its fields.
     """
     attributes = class_attributes(cls)
-    defaults: dict[str, object] = {}
-    for name, default in _read_dict(attributes, "_field_defaults").items():
-        # After `Config.tile = property(...)`, the default no longer counts.
-        if type(attributes.get(name)) is _TupleFieldType:
+    defaults = dict(_read_dict(attributes, "_field_defaults"))
+    for name in _read_dict(attributes, "__dataclass_fields__"):
+        default = _find_slot_default(cls, name)
+        if default is not MISSING:
             defaults[name] = default
-    for name, field in _read_dict(attributes, "__dataclass_fields__").items():
-        # Users may put anything into the dict.
-        if type(field) is not Field or field.default is MISSING_DEFAULT:
-            continue
-        # Python makes no slot in a class whose base has the slot.
-        has_no_value = name not in attributes or type(attributes[name]) is MemberDescriptorType
-        if has_no_value and not _is_inherited_field(cls, name, field):
-            defaults[name] = field.default
     return sorted(defaults.items())
 
 
-def _read_dict(attributes: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+def find_class_member(cls: type, name: str) -> Any:
+    """Return an attribute that a class itself has, or the default of a field; ``MISSING`` if there is neither.
+
+    The default takes the place of a slot, and of the attribute that a named tuple has for a field.
+    """
+    attributes = class_attributes(cls)
+    attribute = attributes.get(name, MISSING)
+    if type(attribute) is _TupleFieldType:
+        return _read_dict(attributes, "_field_defaults").get(name, attribute)
+    default = _find_slot_default(cls, name)
+    if default is MISSING:
+        return attribute
+    return default
+
+
+def _find_slot_default(cls: type, name: str) -> Any:
+    """Return the default of a dataclass's field that is only a slot; ``MISSING`` for any other attribute.
+
+    A field that the class inherits unchanged, together with its slot, counts as an attribute of the base.
+    """
+    attributes = class_attributes(cls)
+    field = _read_dict(attributes, "__dataclass_fields__").get(name)
+    # Users may put anything into the dict.
+    if not is_instance(field, Field) or field.default is MISSING_DEFAULT:
+        return MISSING
+    if name in attributes:
+        has_default = type(attributes[name]) is MemberDescriptorType
+    else:
+        # Python makes no slot in a class whose base has the slot.
+        has_default = not _is_inherited_field(cls, name, field)
+    if has_default:
+        return field.default
+    return MISSING
+
+
+def _read_dict(attributes: Mapping[str, Any], name: str) -> dict[str, Any]:
     """Return an attribute that is a dict; an empty dict for anything else that the user has put there."""
     value = attributes.get(name)
     if type(value) is not dict:
@@ -352,14 +378,3 @@ def _is_inherited_field(cls: type, name: str, field: object) -> bool:
         if _read_dict(class_attributes(base), "__dataclass_fields__").get(name) is field:
             return True
     return False
-
-
-def find_class_member(cls: type, name: str) -> Any:
-    """Return an attribute that a class itself has, or the default of a field; ``MISSING`` if there is neither.
-
-    The default takes the place of a slot, and of the attribute that a named tuple has for a field.
-    """
-    for field_name, default in list_field_defaults(cls):
-        if field_name == name:
-            return default
-    return class_attributes(cls).get(name, MISSING)
