@@ -79,39 +79,51 @@ class _SelectedLookups:
 
 
 def _merge_run_entries(settled: SettledRun, dump_cache: Cache) -> KeptEntries:
-    """Merge the entries of a run into the content of the dump path.
+    """Merge the entries of a run, and those of killed runs, into the content of the dump path.
+
+    :param dump_cache: the content of the dump path now.
+    """
+    plan = settled.run.request.plan
+    loaded_caches = [cache for _, cache in settled.run.initial.loaded]
+    base_without_recovered = plan.build_base(loaded_caches, dump_cache)
+    selected = _select_lookups(settled, dump_cache)
+    base = add_recovered(base_without_recovered, selected.recovered, plan.keeps_candidates)
+    merged, dropped = _merge_lookups(settled, selected.current, base, dump_cache)
+    if selected.recovered:
+        # The entries of killed runs are changes of the dump path, too.
+        merged = replace(merged, changes=compare_caches(base_without_recovered, merged.cache))
+    return KeptEntries(merged, dropped, _count_recovered(settled, selected, merged.cache))
+
+
+def _merge_lookups(
+    settled: SettledRun, lookups: Sequence[Lookup], base: Cache, dump_cache: Cache
+) -> tuple[MergeResult, frozenset[Identity]]:
+    """Merge the entries of a run's lookups into the base; return the result, and the identities of dropped entries.
 
     The plan of the run has the rules of its dump, for example of ``--autotune-update=new``. The merge receives:
 
-    - the base. It is the content of the dump path, or of the loaded caches if the run writes no dump. The entries of
-      killed runs are added. The entries of the base stay unless the run changes them;
+    - the base. Its entries stay unless the run changes them;
     - the entries that this run measured;
     - the entries that must stay although this run did not measure them, such as the entries of hits;
     - the identities of the entries to drop.
 
+    :param lookups: the lookups of this run whose entries belong to the dump path.
+    :param base: the content of the dump path, or of the loaded caches if the run writes no dump, with the entries of
+        killed runs.
     :param dump_cache: the content of the dump path now.
     """
     run, plan = settled.run, settled.run.request.plan
-    loaded_caches = [cache for _, cache in run.initial.loaded]
-    base_without_recovered = plan.build_base(loaded_caches, dump_cache)
-    selected = _select_lookups(settled, dump_cache)
-    base = add_recovered(base_without_recovered, selected.recovered, plan.keeps_candidates)
-    measurements = collect_measurements(selected.current)
-    kept_entries = _list_entries_to_keep(settled, selected.current, base)
+    measurements = collect_measurements(lookups)
     measured_entries = [measurement.entry for measurement in measurements]
-    entries_before_drop = [*base.entries, *kept_entries, *measured_entries]
-    dropped = _list_dropped_identities(settled, entries_before_drop)
+    kept_entries = _list_entries_to_keep(settled, lookups, base)
+    dropped = _list_dropped_identities(settled, [*base.entries, *kept_entries, *measured_entries])
     kept_entries = [entry for entry in kept_entries if entry.identity not in dropped]
     if plan.writes:
         entries_of_other_runs = _list_entries_of_other_runs(run.initial.dump_cache, dump_cache)
         kept_entries = _replace_other_results(kept_entries, entries_of_other_runs)
-        kept_entries += _list_entries_of_modes(settled, selected.current)
-    rules = plan.build_rules(run.is_complete)
-    merged = merge_run(base, measurements, kept_entries, dropped, rules)
-    if selected.recovered:
-        # The entries of killed runs are changes of the dump path, too.
-        merged = replace(merged, changes=compare_caches(base_without_recovered, merged.cache))
-    return KeptEntries(merged, frozenset(dropped), _count_recovered(settled, selected, merged.cache))
+        kept_entries += _list_entries_of_modes(settled, lookups)
+    merged = merge_run(base, measurements, kept_entries, dropped, plan.build_rules(run.is_complete))
+    return merged, frozenset(dropped)
 
 
 def _list_entries_to_keep(settled: SettledRun, lookups: Sequence[Lookup], base: Cache) -> list[Entry]:
