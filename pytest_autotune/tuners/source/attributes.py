@@ -17,8 +17,8 @@ from types import FunctionType, GetSetDescriptorType, MemberDescriptorType, Meth
 from typing import Any, TypeGuard, TypeVar, overload
 
 _T = TypeVar("_T")
-#: The type of the attribute that the class of a named tuple has for each field: the private ``_tuplegetter``.
-_TupleFieldType: Any = type(vars(namedtuple("_Tuple", ["field"]))["field"])
+#: The type of the accessor that the class of a named tuple has for each field: the private ``_tuplegetter``.
+_TupleAccessorType: Any = type(vars(namedtuple("_Tuple", ["field"]))["field"])
 #: The kinds of attributes that the interpreter itself reads, such as a slot.
 _STORED = frozenset({MemberDescriptorType, GetSetDescriptorType})
 _TYPE: Mapping[str, Any] = type.__dict__
@@ -316,9 +316,11 @@ def list_constant_parts(value: object) -> list[object]:
 
 
 def list_field_defaults(cls: type) -> list[tuple[str, object]]:
-    """Return (field, default) for the defaults of a named tuple or dataclass that are no attributes of the class.
+    """Return (field name, default) for each default of a field that the class does not store as an attribute.
 
-    A named tuple has them only in ``_field_defaults``, and a dataclass with ``slots=True`` only in its fields.
+    A named tuple has its defaults in ``_field_defaults``. A dataclass with ``slots=True`` has them in
+    ``__dataclass_fields__``, because a slot takes the place of the attribute. Defaults that only a base has are left
+    out.
     """
     attributes = class_attributes(cls)
     defaults = dict(_read_dict(attributes, "_field_defaults"))
@@ -330,13 +332,15 @@ def list_field_defaults(cls: type) -> list[tuple[str, object]]:
 
 
 def find_class_member(cls: type, name: str) -> Any:
-    """Return an attribute that a class itself has, or the default of a field; ``MISSING`` if there is neither.
+    """Return an attribute of a class, without its bases; ``MISSING`` if there is none.
 
-    The default takes the place of a slot, and of the attribute that a named tuple has for a field.
+    If the attribute only gives access to a field with a default, the default is returned instead. This is a slot of a
+    dataclass, or the accessor of a named tuple's field.
     """
     attributes = class_attributes(cls)
     attribute = attributes.get(name, MISSING)
-    if type(attribute) is _TupleFieldType:
+    if type(attribute) is _TupleAccessorType:
+        # A field without a default has only its accessor.
         return _read_dict(attributes, "_field_defaults").get(name, attribute)
     default = _find_slot_default(cls, name)
     if default is MISSING:
@@ -345,23 +349,24 @@ def find_class_member(cls: type, name: str) -> Any:
 
 
 def _find_slot_default(cls: type, name: str) -> Any:
-    """Return the default of a dataclass's field that is only a slot; ``MISSING`` for any other attribute.
+    """Return the default of a dataclass's field for which a slot takes the place of the attribute.
 
-    A field that the class inherits unchanged, together with its slot, counts as an attribute of the base.
+    The slot is one of the class or of a base. The result is ``MISSING`` for any other name. It is also ``MISSING`` for
+    a field that the class inherits unchanged, because its default is the base's.
     """
     attributes = class_attributes(cls)
     field = _read_dict(attributes, "__dataclass_fields__").get(name)
-    # Users may put anything into the dict.
+    # A dict that the user wrote may hold anything.
     if not is_instance(field, Field) or field.default is MISSING_DEFAULT:
         return MISSING
     if name in attributes:
-        has_default = type(attributes[name]) is MemberDescriptorType
-    else:
-        # Python makes no slot in a class whose base has the slot.
-        has_default = not _is_inherited_field(cls, name, field)
-    if has_default:
-        return field.default
-    return MISSING
+        if type(attributes[name]) is MemberDescriptorType:
+            return field.default
+        return MISSING
+    # The class inherits the field, or defines it anew and uses the slot of the base.
+    if _is_inherited_field(cls, name, field):
+        return MISSING
+    return field.default
 
 
 def _read_dict(attributes: Mapping[str, Any], name: str) -> dict[str, Any]:
