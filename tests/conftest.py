@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import compileall
 import enum
+import fcntl
 import gc
 import json
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -272,6 +273,19 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Put the tests of :data:`LONG_FILES` first."""
     places = {name: place for place, name in enumerate(LONG_FILES)}
     items.sort(key=lambda item: places.get(item.path.stem, len(LONG_FILES)))
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, Any, Any]:
+    """Run a test with the mark ``gpu_alone`` while no test of another worker uses the GPU."""
+    if item.get_closest_marker("gpu") is None:
+        return (yield)
+    operation = fcntl.LOCK_SH
+    if item.get_closest_marker("gpu_alone") is not None:
+        operation = fcntl.LOCK_EX
+    with open(__file__) as lock:
+        fcntl.flock(lock, operation)
+        return (yield)
 
 
 @pytest.hookimpl(trylast=True)

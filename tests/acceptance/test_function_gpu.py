@@ -120,6 +120,7 @@ def test_tuning_with_the_cupy_clock_rejects_wrong_results() -> None:
     assert choice == {"step": 1, "rounds": 0}
 
 
+@pytest.mark.gpu_alone
 @pytest.mark.parametrize("library", ["torch", "cupy"])
 def test_option_flush_l2_makes_a_small_kernel_measurably_slower(library: str) -> None:
     call = copy_of(8 * 1024 * 1024, library)
@@ -127,6 +128,7 @@ def test_option_flush_l2_makes_a_small_kernel_measurably_slower(library: str) ->
     assert median_us(call, library, flush_l2=True) > median_us(call, library, flush_l2=False) * 1.02
 
 
+@pytest.mark.gpu_alone
 @pytest.mark.parametrize("library", ["torch", "cupy"])
 @pytest.mark.parametrize("flush_l2", [False, True])
 def test_kernel_time_excludes_a_slow_launch_by_the_host(library: str, flush_l2: bool) -> None:
