@@ -1105,6 +1105,39 @@ def test_the_digest_of_a_method_has_the_default_of_a_field_of_self(load: Load, n
     assert digest_launch(FIELDS_OF_SELF) != digest_launch(FIELDS_OF_SELF.replace("64", "128"))
 
 
+FUNCTION_IN_FIELD = """
+import dataclasses, typing
+def double(x):
+    return x * 2
+class Tuple(typing.NamedTuple):
+    act: object = double
+    def launch(self, n):
+        return self.act(n)
+    def describe(self):
+        return "a"
+@dataclasses.dataclass(slots=True)
+class Slotted:
+    act: object = double
+    def launch(self, n):
+        return self.act(n)
+    def describe(self):
+        return "a"
+"""
+
+
+@pytest.mark.parametrize("name", ["Tuple", "Slotted"])
+def test_a_function_that_is_the_default_of_a_field_is_no_method(load: Load, name: str) -> None:
+    """Its first parameter is not the object. So the other methods of the class do not count."""
+
+    def digest_launch(text: str) -> str | None:
+        return source_text(getattr(load(text, "suite"), name)().launch)
+
+    digest = digest_launch(FUNCTION_IN_FIELD)
+
+    assert digest == digest_launch(FUNCTION_IN_FIELD.replace('"a"', '"b"')) is not None
+    assert digest != digest_launch(FUNCTION_IN_FIELD.replace("x * 2", "x * 3"))
+
+
 OBJECT_IN_CLASS = """
 class Plan:
     def __init__(self, size):

@@ -120,7 +120,7 @@ class Completeness:
         return Counter(outcome for _, outcome in self._outcomes)
 
     def note_collection(self, session: pytest.Session) -> None:
-        """Note how many tests pytest collected in this process, after the hooks that select tests."""
+        """Note how many tests pytest collected in this process. Later hooks may remove some of them."""
         self._collected_count = _count_collected_tests(session)
 
     def find_shortfall(
@@ -146,6 +146,10 @@ class Completeness:
             return Shortfall("a plugin or conftest.py changed which paths were collected")
         if collected.deselected_count:
             return Shortfall(describe_count(collected.deselected_count, "test was deselected", "tests were deselected"))
+        removed_count = self._count_removed_tests(session)
+        if removed_count > 0:
+            removed_tests = describe_count(removed_count, "test was removed", "tests were removed")
+            return Shortfall(f"{removed_tests} after the collection")
         not_passed = self._find_first_not_passed(session, collected)
         replaced_addopts = _describe_replaced_addopts(session.config)
         if replaced_addopts and (not_passed.is_skip or not not_passed.reason):
@@ -202,6 +206,15 @@ class Completeness:
             return Shortfall(self._first_skip, is_skip=True)
         return Shortfall()
 
+    def _count_removed_tests(self, session: pytest.Session) -> int:
+        """Return how many tests did not run because a hook or fixture removed them after the collection.
+
+        A plugin may also remove tests that ran. These do not count.
+        """
+        removed_count = self._collected_count - _count_collected_tests(session)
+        unrun_count = self._collected_count - len(self._ended_tests)
+        return min(removed_count, unrun_count)
+
     def find_early_end(self, session: pytest.Session) -> str:
         """Return how many tests did not run although no failure ended the run: ``2 of 3 tests did not run``.
 
@@ -215,8 +228,7 @@ class Completeness:
 
     def _describe_unrun_tests(self, session: pytest.Session) -> str:
         """Return how many of the collected tests did not run: ``2 of 3 tests did not run``; empty if all ran."""
-        # A hook may have removed tests from session.items after the collection.
-        collected_count = max(_count_collected_tests(session), self._collected_count)
+        collected_count = _count_collected_tests(session)
         missing_count = collected_count - len(self._ended_tests)
         if missing_count <= 0:
             return ""
@@ -224,7 +236,7 @@ class Completeness:
 
 
 def _count_collected_tests(session: pytest.Session) -> int:
-    """Return the number of tests that pytest collected."""
+    """Return the number of tests that pytest collected, without those that a hook has removed."""
     items: Sequence[pytest.Item] = getattr(session, "items", ())
     if not items:
         # Xdist's controller has no items, only their number.

@@ -170,8 +170,8 @@ class TestProcess:
         self._config = config
         self._options = options
         self._process_id = getpid()
-        #: The node ids of all tests that pytest collected, before options or plugins removed any.
-        self._collected_tests: set[str] = set()
+        #: All tests that pytest collected, before options or plugins removed any.
+        self._collected_tests: list[pytest.Item] = []
         #: The number of tests that options, plugins or a conftest.py removed.
         self._deselected_count = 0
         #: Pytest's session, which has the tests to run; None until pytest collects.
@@ -303,14 +303,16 @@ class TestProcess:
         return False
 
     def pytest_itemcollected(self, item: pytest.Item) -> None:
-        self._collected_tests.add(item.nodeid)
+        self._collected_tests.append(item)
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         self._pytest_session = session
         # Shard plugins remove tests without a call of pytest_deselected. Plugins may add tests, too.
-        remaining_tests = {item.nodeid for item in session.items}
-        self._deselected_count = len(self._collected_tests - remaining_tests)
+        remaining_ids = {item.nodeid for item in session.items}
+        # The node ids as they are now: with --dist=loadgroup, xdist adds the group's name to the node id of a test.
+        collected_ids = {item.nodeid for item in self._collected_tests}
+        self._deselected_count = len(collected_ids - remaining_ids)
         self._has_replaced_paths = not has_collected_parsed_paths(session)
         # No test will run.
         if not session.items or session.config.option.collectonly:

@@ -19,6 +19,10 @@ HOOKS = {
     "ignore_collect": "def pytest_ignore_collect(collection_path): return collection_path.stem == 'test_b' or None\n",
     "modifyitems": "def pytest_collection_modifyitems(items): items[:] = [i for i in items if i.name != 'test_b']\n",
     "finish": "def pytest_collection_finish(session): session.items = session.items[:1]\n",
+    "trimmed loop": (
+        "import pytest\n@pytest.hookimpl(wrapper=True, tryfirst=True)\ndef pytest_runtestloop(session):\n"
+        "    session.items = session.items[:1]\n    return (yield)\n"
+    ),
     "makeitem": "def pytest_pycollect_makeitem(name): return [] if name == 'test_b' else None\n",
     "args": "def pytest_configure(config): config.args[:] = ['test_a.py']\n",
     "collection": "def pytest_collection(): return True\n",
@@ -91,7 +95,7 @@ def test_the_gate_fails_if_a_hook_of_a_plugin_prevents_all_tests(
     assert two_devices.load().ret in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED), "without a gate"
 
 
-@pytest.mark.parametrize("kind", ["modifyitems", "args"])
+@pytest.mark.parametrize("kind", ["modifyitems", "trimmed loop", "args"])
 def test_with_a_gpu_the_gate_passes_if_a_hook_deselects_tests(
     two_devices: Suite, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:

@@ -40,6 +40,28 @@ def test_a_problem_that_every_worker_needs_is_tuned_once(suite: Suite, dist: str
     assert suite.tunings == [f"lib.shared [('M', {m})]" for m in (1, 2, 3)]
 
 
+GROUPED = """
+import pytest
+
+@pytest.mark.xdist_group("g")
+def test_a(tune): tune("lib.op", M=1)
+
+@pytest.mark.xdist_group("g")
+def test_b(tune): tune("lib.op", M=2)
+"""
+
+
+def test_a_run_with_xdist_groups_is_complete(suite: Suite) -> None:
+    """With some versions of pytest and xdist, a group changes the node ids of its tests after the collection."""
+    suite.write(test_grouped=GROUPED).dump()
+    suite.write(test_grouped=GROUPED.replace("M=2", "M=1"))
+
+    result = suite.load("--dist=loadgroup", "--autotune-fail-on-unused")
+
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    result.stdout.fnmatch_lines(["UNUSED toy:lib.op (M=2)*"])
+
+
 def _comparable(report: dict[str, Any]) -> dict[str, Any]:
     """Return a report without the values that differ between two runs: tests, seconds, the command and its record."""
 

@@ -231,9 +231,12 @@ class _HookedFunction:
         """Make a call in the four steps that the module describes."""
         try:
             bound = self._signature.bind(*args, **kwargs)
-        except Exception:
-            # The call is wrong, or a test mocks a function that inspect uses. The tuner's function raises the right
-            # error, or none.
+        except TypeError:
+            # The call is wrong. The tuner's function raises the error that its user expects.
+            return self._original(*args, **kwargs)
+        except Exception as error:
+            # A test mocks a function that inspect uses.
+            self._report(error)
             return self._original(*args, **kwargs)
         call = HookedCall(self._original, bound)
         answer = self._ask(call)

@@ -194,10 +194,13 @@ class ReachedObjects:
         name = use.name[0]
         for cls in self._list_classes_of_user(use.cls):
             stored_name = mangled_name(name, class_name(cls))
-            member = find_class_member(cls, stored_name)
-            if member is not MISSING:
-                reached.append(ReachedMember(cls, name, stored_name))
-                pending += self._list_uses_in_member(member, use)
+            if find_class_member(cls, stored_name) is MISSING:
+                continue
+            reached.append(ReachedMember(cls, name, stored_name))
+            # A function that is the default of a slot is no method: its first parameter is not the object.
+            attribute_of_class = class_attributes(cls).get(stored_name, MISSING)
+            if attribute_of_class is not MISSING:
+                pending += self._list_uses_in_member(attribute_of_class, use)
         attribute = self._find_stored_member(use)
         if is_object_of_user(attribute, self._libraries):
             pending.append(ObjectUse(attribute, type(attribute), use.name[1:]))
