@@ -10,6 +10,7 @@ import json
 import os
 import signal
 import sys
+import tempfile
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
@@ -277,15 +278,24 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, Any, Any]:
-    """Run a test with the mark ``gpu_alone`` while no test of another worker uses the GPU."""
-    if item.get_closest_marker("gpu") is None:
-        return (yield)
-    operation = fcntl.LOCK_SH
+    """Run a test with the mark ``gpu_alone`` while no test of another worker has the mark ``gpu``.
+
+    The tests with the mark ``gpu`` share a lock, and a test with ``gpu_alone`` holds it alone.
+    """
+    lock_mode = None
+    if item.get_closest_marker("gpu") is not None:
+        lock_mode = fcntl.LOCK_SH
     if item.get_closest_marker("gpu_alone") is not None:
-        operation = fcntl.LOCK_EX
-    with open(__file__) as lock:
-        fcntl.flock(lock, operation)
+        lock_mode = fcntl.LOCK_EX
+    if lock_mode is None:
         return (yield)
+    with open(Path(tempfile.gettempdir(), f"autotune-gpu-tests-{os.getuid()}.lock"), "w") as lock:
+        fcntl.flock(lock, lock_mode)
+        try:
+            return (yield)
+        finally:
+            # A child that the test left behind has the lock open, too.
+            fcntl.flock(lock, fcntl.LOCK_UN)
 
 
 @pytest.hookimpl(trylast=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 import signal
 from collections.abc import Callable, Iterator
@@ -169,6 +170,21 @@ def test_after_an_adapter_error_a_tuner_tunes_without_the_plugin(
         assert library.Tuner(abs).choose() == 32
 
     assert session.notes == [f"toy: internal error in choose(): {error}; toy tuned by itself, and nothing was saved"]
+
+
+@pytest.mark.parametrize("is_paused", [False, True])
+def test_a_call_whose_arguments_cannot_be_read_goes_to_the_tuner(
+    library: Any, monkeypatch: pytest.MonkeyPatch, is_paused: bool
+) -> None:
+    """A call without an answer may be a miss. So it is reported, unless the test bypasses the tuners."""
+    with hooked(monkeypatch, replacing_choose(ChooseHook())) as session:
+        session.is_paused = is_paused
+        with monkeypatch.context() as patch:
+            patch.setattr(inspect.Signature, "bind", lambda *args, **kwargs: fail("a mock"))
+            assert library.Tuner(abs).choose() == 32
+
+    assert len(session.notes) == (0 if is_paused else 1)
+    assert session.unhooked_tuners.keys() == (set() if is_paused else {"toy"})
 
 
 class GetsSignal(ChooseHook):

@@ -1127,7 +1127,7 @@ class Slotted:
 
 @pytest.mark.parametrize("name", ["Tuple", "Slotted"])
 def test_a_function_that_is_the_default_of_a_field_is_no_method(load: Load, name: str) -> None:
-    """Its first parameter is not the object. So the other methods of the class do not count."""
+    """Python calls it without the object. So ``describe`` does not count."""
 
     def digest_launch(text: str) -> str | None:
         return source_text(getattr(load(text, "suite"), name)().launch)

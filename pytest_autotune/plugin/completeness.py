@@ -75,8 +75,10 @@ class Completeness:
 
     def __init__(self, options: Options) -> None:
         self._options = options
-        #: The number of tests that pytest collected in this process; see :meth:`note_collection`.
-        self._collected_count = 0
+        #: The tests that pytest collected in this process; see :meth:`note_collection`.
+        self._collected_tests: list[pytest.Item] = []
+        #: The number of tests to run when the first test began; 0 if none began in this process.
+        self._count_at_first_test = 0
         #: Node ids of the tests that ran, or that ended in their setup.
         self._ended_tests: set[str] = set()
         #: ``a.py::test_b failed``; empty if no test failed.
@@ -120,8 +122,13 @@ class Completeness:
         return Counter(outcome for _, outcome in self._outcomes)
 
     def note_collection(self, session: pytest.Session) -> None:
-        """Note how many tests pytest collected in this process. Later hooks may remove some of them."""
-        self._collected_count = _count_collected_tests(session)
+        """Note the tests that pytest collected in this process. Later hooks may remove some of them."""
+        self._collected_tests = list(session.items)
+
+    def note_test(self, session: pytest.Session) -> None:
+        """Note how many tests are to run, when the first test begins. A hook or test may remove some of them later."""
+        if not self._count_at_first_test:
+            self._count_at_first_test = _count_remaining_tests(session)
 
     def find_shortfall(
         self, session: pytest.Session, exitstatus: int, crashed_workers: Sequence[str], collected: Collected
@@ -147,7 +154,7 @@ class Completeness:
         if collected.deselected_count:
             return Shortfall(describe_count(collected.deselected_count, "test was deselected", "tests were deselected"))
         removed_count = self._count_removed_tests(session)
-        if removed_count > 0:
+        if removed_count and not self._first_failure:
             removed_tests = describe_count(removed_count, "test was removed", "tests were removed")
             return Shortfall(f"{removed_tests} after the collection")
         not_passed = self._find_first_not_passed(session, collected)
@@ -207,13 +214,14 @@ class Completeness:
         return Shortfall()
 
     def _count_removed_tests(self, session: pytest.Session) -> int:
-        """Return how many tests did not run because a hook or fixture removed them after the collection.
+        """Return how many collected tests did not run and are no longer in ``session.items``.
 
-        A plugin may also remove tests that ran. These do not count.
+        A hook or fixture has removed them after the collection. A plugin may also remove each test that has run, which
+        does not count.
         """
-        removed_count = self._collected_count - _count_collected_tests(session)
-        unrun_count = self._collected_count - len(self._ended_tests)
-        return min(removed_count, unrun_count)
+        collected_ids = {item.nodeid for item in self._collected_tests}
+        remaining_ids = {item.nodeid for item in getattr(session, "items", ())}
+        return len(collected_ids - remaining_ids - self._ended_tests)
 
     def find_early_end(self, session: pytest.Session) -> str:
         """Return how many tests did not run although no failure ended the run: ``2 of 3 tests did not run``.
@@ -227,16 +235,23 @@ class Completeness:
         return self._describe_unrun_tests(session)
 
     def _describe_unrun_tests(self, session: pytest.Session) -> str:
-        """Return how many of the collected tests did not run: ``2 of 3 tests did not run``; empty if all ran."""
-        collected_count = _count_collected_tests(session)
-        missing_count = collected_count - len(self._ended_tests)
+        """Return how many tests did not run: ``2 of 3 tests did not run``; empty if all ran.
+
+        A test that was removed before the first test began was left out, as if by ``-k``. If it was removed later, it
+        counts as a test that did not run.
+        """
+        test_count = max(self._count_at_first_test, _count_remaining_tests(session))
+        missing_count = test_count - len(self._ended_tests)
         if missing_count <= 0:
             return ""
-        return f"{missing_count} of {collected_count} tests did not run"
+        return f"{missing_count} of {test_count} tests did not run"
 
 
-def _count_collected_tests(session: pytest.Session) -> int:
-    """Return the number of tests that pytest collected, without those that a hook has removed."""
+def _count_remaining_tests(session: pytest.Session) -> int:
+    """Return the number of tests that pytest has run or is to run.
+
+    If pytest's session has no tests, this is the number of tests that pytest collected.
+    """
     items: Sequence[pytest.Item] = getattr(session, "items", ())
     if not items:
         # Xdist's controller has no items, only their number.

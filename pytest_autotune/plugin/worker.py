@@ -170,8 +170,8 @@ class TestProcess:
         self._config = config
         self._options = options
         self._process_id = getpid()
-        #: All tests that pytest collected, before options or plugins removed any.
-        self._collected_tests: list[pytest.Item] = []
+        #: All tests that pytest collected, before options or plugins removed any, each with its node id at that time.
+        self._collected_tests: list[tuple[pytest.Item, str]] = []
         #: The number of tests that options, plugins or a conftest.py removed.
         self._deselected_count = 0
         #: Pytest's session, which has the tests to run; None until pytest collects.
@@ -303,16 +303,12 @@ class TestProcess:
         return False
 
     def pytest_itemcollected(self, item: pytest.Item) -> None:
-        self._collected_tests.append(item)
+        self._collected_tests.append((item, item.nodeid))
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         self._pytest_session = session
-        # Shard plugins remove tests without a call of pytest_deselected. Plugins may add tests, too.
-        remaining_ids = {item.nodeid for item in session.items}
-        # The node ids as they are now: with --dist=loadgroup, xdist adds the group's name to the node id of a test.
-        collected_ids = {item.nodeid for item in self._collected_tests}
-        self._deselected_count = len(collected_ids - remaining_ids)
+        self._deselected_count = self._count_removed_tests(session)
         self._has_replaced_paths = not has_collected_parsed_paths(session)
         # No test will run.
         if not session.items or session.config.option.collectonly:
@@ -325,6 +321,21 @@ class TestProcess:
         for mode in self._options.modes:
             with self.session.guard("session", mode.name):
                 mode.begin_tests(self.session, self._context.folder, self._context.workers, list_jobs)
+
+    def _count_removed_tests(self, session: pytest.Session) -> int:
+        """Return how many of the collected tests are no longer in ``session.items``.
+
+        Shard plugins remove tests without a call of ``pytest_deselected``. Plugins may also add tests, or replace a test
+        by a copy with the same node id. With ``--dist=loadgroup`` and some versions of pytest, xdist changes the node id
+        of a test.
+        """
+        remaining_tests = {id(item) for item in session.items}
+        remaining_ids = {item.nodeid for item in session.items}
+        removed_ids = set()
+        for item, node_id in self._collected_tests:
+            if id(item) not in remaining_tests and node_id not in remaining_ids:
+                removed_ids.add(node_id)
+        return len(removed_ids)
 
     def _build_suite(self, session: pytest.Session) -> Suite:
         """Return the objects that the collected tests may call, and whether the tests are a part of the suite."""

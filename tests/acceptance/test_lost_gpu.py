@@ -19,7 +19,7 @@ HOOKS = {
     "ignore_collect": "def pytest_ignore_collect(collection_path): return collection_path.stem == 'test_b' or None\n",
     "modifyitems": "def pytest_collection_modifyitems(items): items[:] = [i for i in items if i.name != 'test_b']\n",
     "finish": "def pytest_collection_finish(session): session.items = session.items[:1]\n",
-    "trimmed loop": (
+    "removes in the loop": (
         "import pytest\n@pytest.hookimpl(wrapper=True, tryfirst=True)\ndef pytest_runtestloop(session):\n"
         "    session.items = session.items[:1]\n    return (yield)\n"
     ),
@@ -28,6 +28,7 @@ HOOKS = {
     "collection": "def pytest_collection(): return True\n",
     "loop": "def pytest_runtestloop(): return True\n",
     "first loop": "import pytest\n@pytest.hookimpl(tryfirst=True)\ndef pytest_runtestloop(): return True\n",
+    "removes after a test": "def pytest_runtest_teardown(item): del item.session.items[1:]\n",
     "protocol": "def pytest_runtest_protocol(item): return item.name == 'test_b' or None\n",
     "exit at configure": EXIT.format(hook="pytest_configure()"),
     "exit at start": EXIT.format(hook="pytest_sessionstart()"),
@@ -35,7 +36,13 @@ HOOKS = {
     "exit at loop": EXIT.format(hook="pytest_runtestloop()"),
 }
 #: The hooks after which no test runs, or not all that were collected. They are red beside a GPU, too.
-STOPPING = {name for name in HOOKS if name.startswith("exit")} | {"collection", "loop", "first loop", "protocol"}
+STOPPING = {name for name in HOOKS if name.startswith("exit")} | {
+    "collection",
+    "loop",
+    "first loop",
+    "removes after a test",
+    "protocol",
+}
 #: Hooks that `make test` has with each gate: one for each place where the plugin decides about a gate.
 WITH_EVERY_GATE = ("modifyitems", "collection", "protocol", "exit at configure", "exit at loop")
 
@@ -80,7 +87,7 @@ def test_without_a_gpu_the_gate_fails_if_a_hook_deselects_tests(
         )
     optional = two_devices.run("--autotune-load=cache.textproto?optional", gate, TOY_DEVICE="CPU")
     # A hook that runs no test is no missing GPU.
-    if kind not in ("loop", "first loop", "protocol", "exit at loop"):
+    if kind not in ("loop", "first loop", "removes after a test", "protocol", "exit at loop"):
         assert optional.ret in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED)
 
 
@@ -95,7 +102,7 @@ def test_the_gate_fails_if_a_hook_of_a_plugin_prevents_all_tests(
     assert two_devices.load().ret in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED), "without a gate"
 
 
-@pytest.mark.parametrize("kind", ["modifyitems", "trimmed loop", "args"])
+@pytest.mark.parametrize("kind", ["modifyitems", "removes in the loop", "args"])
 def test_with_a_gpu_the_gate_passes_if_a_hook_deselects_tests(
     two_devices: Suite, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
