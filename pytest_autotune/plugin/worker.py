@@ -325,9 +325,8 @@ class TestProcess:
     def _count_removed_tests(self, session: pytest.Session) -> int:
         """Return how many of the collected tests are no longer in ``session.items``.
 
-        Shard plugins remove tests without a call of ``pytest_deselected``. Plugins may also add tests, or replace a test
-        by a copy with the same node id. With ``--dist=loadgroup`` and some versions of pytest, xdist changes the node id
-        of a test.
+        Shard plugins remove tests without a call of ``pytest_deselected``. Plugins may also add tests, or replace a
+        test by a copy with the same node id. With ``--dist=loadgroup`` and pytest 8, xdist changes node ids.
         """
         remaining_tests = {id(item) for item in session.items}
         remaining_ids = {item.nodeid for item in session.items}

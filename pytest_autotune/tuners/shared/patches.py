@@ -235,7 +235,7 @@ class _HookedFunction:
             # The call is wrong. The tuner's function raises the error that its user expects.
             return self._original(*args, **kwargs)
         except Exception as error:
-            # For example, a test mocks a function that inspect uses. The adapter cannot ask for which kernel the call is.
+            # For example, a test mocks a function that inspect uses. Nobody knows whether the call is a miss.
             if not self._session.leaves_alone(self._tuner, self._original.__name__):
                 self._report(error)
             return self._original(*args, **kwargs)

@@ -197,8 +197,8 @@ class ReachedObjects:
             if find_class_member(cls, stored_name) is MISSING:
                 continue
             reached.append(ReachedMember(cls, name, stored_name))
-            # Python passes the object only to a function that the class stores as an attribute. If a field with a slot, or
-            # a named tuple's field, has a function as its default, the function gets no object.
+            # Python passes the object only to a function that the class stores as an attribute. A function that is the
+            # default of a slot, or of a named tuple's field, gets no object.
             attribute_of_class = class_attributes(cls).get(stored_name, MISSING)
             if attribute_of_class is not MISSING:
                 pending += self._list_uses_in_member(attribute_of_class, use)
