@@ -530,6 +530,20 @@ def test_an_entry_records_the_space_the_source_and_the_version() -> None:
     assert recorded(source="__global__ void k() {}").fingerprint != recorded(source="").fingerprint
 
 
+@pytest.mark.parametrize(
+    ("error", "is_recorded"),
+    [(MemoryError(), False), (RuntimeError("CUDA error: out of memory"), False), (RuntimeError("no such mode"), True)],
+)
+def test_a_lack_of_memory_in_every_candidate_is_not_recorded(error: Exception, is_recorded: bool) -> None:
+    def run(config: int) -> None:
+        raise error
+
+    with a_session_of() as lookups, pytest.raises(TuningError):
+        tune("k", space=[1, 2], run=run, strict=False, measuring=AS_TOLD, device="cpu")
+
+    assert (lookups[-1].entry is not None) == is_recorded
+
+
 def test_an_entry_of_a_function_from_eval_says_it_has_no_source() -> None:
     """The label of the entry says so."""
     unread = eval("lambda config: config")

@@ -275,6 +275,17 @@ class Generic(typing.Generic[typing.TypeVar("T")]):
 Alias = Generic[int]
 SIZES = constexpr([2, 1])
 TABLE = constexpr({"a": {1: (5, m)}, "b": [{3, 4}]})
+class Pair(typing.NamedTuple):
+    sizes: list
+@dataclasses.dataclass(frozen=True)
+class Tiles:
+    sizes: list
+    def area(self):
+        return 6
+NESTED = constexpr((0, [11]))
+TUPLE = constexpr(Pair([12]))
+TILES = constexpr(Tiles([13]))
+DEEP = constexpr({"a": (0, [Tiles([14])])})
 def g():
     return 1
 def helper(x):
@@ -305,6 +316,12 @@ def kernel(x):
         ("TABLE['a'][1]", "1: (5", "2: (5"),
         ("TABLE['a'][1]", "return 1", "return 10"),
         ("TABLE['b']", "{3, 4}", "{3, 5}"),
+        ("NESTED[1]", "[11]", "[21]"),
+        ("TUPLE.sizes", "[12]", "[22]"),
+        ("TILES.sizes", "[13]", "[23]"),
+        ("TILES.area()", "return 6", "return 60"),
+        ("DEEP['a'][1]", "[14]", "[24]"),
+        ("DEEP['a'][1]", "return 6", "return 60"),
         ("helper(x)", "return 1", "return 10"),
         ("helper(x)", "helper.w = 3", "helper.w = 30"),
     ],

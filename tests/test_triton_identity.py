@@ -22,6 +22,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from pytest_autotune.cache.model import Value
 from pytest_autotune.tuners.source.functions import closure_cells
+from pytest_autotune.tuners.source.source_digest import source_digest
 from pytest_autotune.tuners.triton.identity import _list_compiled_properties, encode_key_value
 from tests.test_source_digest import load  # noqa: F401
 from tests.test_triton import CONFIGS, Bench, configs, grid, interpreter, session  # noqa: F401
@@ -590,6 +591,34 @@ class Act:
 def test_an_argument_that_no_key_can_hold_is_uncacheable(outcome_after, argument: Any) -> None:
     """Triton compiles the code of such an argument, and the source does not name it."""
     assert outcome_after(empty(bench()), empty(bench()), *tensors(), argument) == "uncacheable"
+
+
+LAYOUTS = """
+from triton.experimental.gluon import language as gl
+BARE = gl.BlockedLayout([1], [32], [4], [0])
+IN_CONSTEXPR = gl.constexpr(gl.SliceLayout(0, gl.BlockedLayout([1, 1], [4, 8], [2, 2], [1, 0])))
+def kernel(x, layout=BARE):
+    return USED
+"""
+
+
+@pytest.mark.parametrize(
+    ("used", "old", "new"),
+    [
+        ("BARE", "[1], [32]", "[2], [32]"),
+        ("layout", "[1], [32]", "[2], [32]"),
+        ("IN_CONSTEXPR", "[4, 8]", "[8, 4]"),
+        ("IN_CONSTEXPR", "SliceLayout(0", "SliceLayout(1"),
+    ],
+)
+def test_editing_a_layout_of_gluon_is_a_source_change(load, used: str, old: str, new: str) -> None:  # noqa: F811
+    """A layout has lists, and Triton compiles them into the kernel."""
+    pytest.importorskip("triton.experimental.gluon.language")
+    source = LAYOUTS.replace("USED", used)
+    digest = source_digest(load(source, "layouts").kernel)
+
+    assert source_digest(load(source, "layouts").kernel) == digest
+    assert source_digest(load(source.replace(old, new), "layouts").kernel) != digest
 
 
 ARGUMENT_CLASSES = """

@@ -447,7 +447,12 @@ def _describe_failure(error: BaseException) -> str:
 
 def _is_transient(error: BaseException | None) -> bool:
     """Whether the next run may not see the error, because more memory is free or a file exists then."""
-    return isinstance(error, (MemoryError, OSError, UnusableTimesError)) or "OutOfMemory" in type(error).__name__
+    if error is None:
+        return False
+    if isinstance(error, (MemoryError, OSError, UnusableTimesError)) or "OutOfMemory" in type(error).__name__:
+        return True
+    # Torch has a class for this error, but also raises AcceleratorError("CUDA error: out of memory").
+    return "out of memory" in describe_error(error)
 
 
 def _build_error_without_candidate(failed: Sequence[Trial]) -> EveryCandidateFailedError:

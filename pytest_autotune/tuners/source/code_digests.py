@@ -112,6 +112,7 @@ from pytest_autotune.tuners.source.values import (
     find_module_of_class,
     find_named_object,
     find_scope,
+    is_gluon_layout,
     list_defaults,
     list_triton_items,
     list_used_values,
@@ -1025,7 +1026,8 @@ class CodeDigests:
         ==============================================  ==============================================================
         function, method or class of the user           its digest
         function or class of a library                  its public name; None if the name in the source is clear
-        ``partial``, ``Config[int]``, list in constexpr  the texts of its parts; None if a part may change
+        ``partial``, ``Config[int]``                    the texts of its parts; None if a part may change
+        list in a ``tl.constexpr``, layout of Gluon     the texts of its parts; None if a part may change
         constant, such as a number or an enum's member  its value
         any other value                                 None: it may change while tests run
         ==============================================  ==============================================================
@@ -1052,9 +1054,11 @@ class CodeDigests:
         if generic_class is not None and not self.libraries.has_code(generic_class):
             return f"alias of {self.digest_class(generic_class)}"
         if inner is not value and is_instance(inner, (list, dict, set)):
-            # Triton compiles the contents of a tl.constexpr into the kernel.
             return self._describe_contents(inner)
-        return self._describe_data(value, path)
+        text = self._describe_data(value, path)
+        if text is None and (inner is not value or is_gluon_layout(inner)):
+            return self._describe_contents(inner)
+        return text
 
     def _describe_function_value(self, value: object, function: FunctionType, path: str) -> str | None:
         """Return the digest of the user's function, or the public name of a library's.
@@ -1089,9 +1093,13 @@ class CodeDigests:
         return None
 
     def _describe_contents(self, value: object) -> str | None:
-        """Return the text of a list, dict or set in a ``tl.constexpr``; None if a part of it may change.
+        """Return the text of a collection that may have lists, dicts and sets inside.
 
-        ``{"a": [1]}`` gives ``dict('a', list(1))``, with each value as :meth:`_describe_value` has it.
+        Triton compiles the contents of a ``tl.constexpr``, and of a layout of Gluon, into the kernel. So these contents
+        count, although a list may change. ``{"a": [1]}`` gives ``dict('a', list(1))``, with each value as
+        :meth:`_describe_value` has it.
+
+        :returns: None for a value that is no collection, and if a part may change and is no collection.
         """
         if is_instance(value, list):
             kind, parts = "list", list_items(value)
@@ -1100,17 +1108,27 @@ class CodeDigests:
         elif is_instance(value, set):
             kind, parts = "set", list(set.__iter__(value))
         else:
-            return self._describe_value(value, "")
-        texts: list[str] = []
-        for part in parts:
-            text = self._describe_contents(part)
-            if text is None:
+            kind, parts = class_name(type(value)), list_constant_parts(value)
+            if not parts:
                 return None
-            texts.append(text)
+            if is_dataclass_instance(value):
+                self.used_values.add_constant(value)
+        if id(value) in self._open_objects:
+            return "recursive"
+        self._open_objects.add(id(value))
+        try:
+            texts = []
+            for part in parts:
+                text = self._describe_value(part, "") or self._describe_contents(part)
+                if text is None:
+                    return None
+                texts.append(text)
+        finally:
+            self._open_objects.discard(id(value))
         # The order of a set differs between processes.
-        if kind == "set":
+        if is_instance(value, (set, frozenset)):
             texts.sort()
-        return f"{kind}({', '.join(texts)})"
+        return self._add_class(f"{kind}({', '.join(texts)})", value)
 
     def _describe_partial(self, value: partial[Any]) -> str | None:
         """Return the text of a partial function; None if an argument of it may change."""

@@ -30,7 +30,9 @@ from pytest_autotune.tuners.source.attributes import (
     class_name,
     find_object_attribute,
     has_type,
+    is_dataclass_instance,
     is_descriptor,
+    is_frozen,
     is_instance,
     list_parts,
     list_stored_attributes,
@@ -51,6 +53,8 @@ from pytest_autotune.tuners.source.functions import (
 )
 from pytest_autotune.tuners.source.libraries import current_rootdir, is_library_code
 
+#: The module of Triton's language Gluon, which has the classes of layouts.
+_GLUON_LANGUAGE = "triton.experimental.gluon.language"
 #: Triton's types of values that cannot change, besides its dtypes, with the attributes that distinguish the values.
 _TRITON_CORE = "triton.language.core"
 _TRITON_VALUES = {
@@ -762,6 +766,15 @@ def _is_dtype(value: object) -> bool:
         return True
     word = class_name(type(value)).rpartition(".")[2]
     return word == "dtype" or (module == "cuda.tile" and word == "DType")
+
+
+def is_gluon_layout(value: object) -> bool:
+    """Whether a value is a layout of Triton's language Gluon, such as ``BlockedLayout([1], [32], [4], [0])``.
+
+    Gluon's layouts are frozen dataclasses with lists in their fields.
+    """
+    cls = type(value)
+    return class_module(cls).startswith(_GLUON_LANGUAGE) and is_dataclass_instance(value) and is_frozen(cls)
 
 
 def list_triton_items(value: Any) -> list[tuple[str, object]] | None:
