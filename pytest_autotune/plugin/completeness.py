@@ -75,10 +75,8 @@ class Completeness:
 
     def __init__(self, options: Options) -> None:
         self._options = options
-        #: The tests that pytest collected in this process; see :meth:`note_collection`.
-        self._collected_tests: list[pytest.Item] = []
-        #: The number of tests to run when the first test began; 0 if none began in this process.
-        self._count_at_first_test = 0
+        #: The number of tests that pytest collected in this process; see :meth:`note_collection`.
+        self._collected_count = 0
         #: Node ids of the tests that ran, or that ended in their setup.
         self._ended_tests: set[str] = set()
         #: ``a.py::test_b failed``; empty if no test failed.
@@ -122,13 +120,8 @@ class Completeness:
         return Counter(outcome for _, outcome in self._outcomes)
 
     def note_collection(self, session: pytest.Session) -> None:
-        """Note the tests that pytest collected in this process. Later hooks may remove some of them."""
-        self._collected_tests = list(session.items)
-
-    def note_test(self, session: pytest.Session) -> None:
-        """Note how many tests are to run, when the first test begins. A hook or test may remove some of them later."""
-        if not self._count_at_first_test:
-            self._count_at_first_test = _count_remaining_tests(session)
+        """Note how many tests pytest collected in this process. Later hooks may remove some of them."""
+        self._collected_count = _count_collected_tests(session)
 
     def find_shortfall(
         self, session: pytest.Session, exitstatus: int, crashed_workers: Sequence[str], collected: Collected
@@ -153,10 +146,6 @@ class Completeness:
             return Shortfall("a plugin or conftest.py changed which paths were collected")
         if collected.deselected_count:
             return Shortfall(describe_count(collected.deselected_count, "test was deselected", "tests were deselected"))
-        removed_count = self._count_removed_tests(session)
-        if removed_count and not self._first_failure:
-            removed_tests = describe_count(removed_count, "test was removed", "tests were removed")
-            return Shortfall(f"{removed_tests} after the collection")
         not_passed = self._find_first_not_passed(session, collected)
         replaced_addopts = _describe_replaced_addopts(session.config)
         if replaced_addopts and (not_passed.is_skip or not not_passed.reason):
@@ -213,16 +202,6 @@ class Completeness:
             return Shortfall(self._first_skip, is_skip=True)
         return Shortfall()
 
-    def _count_removed_tests(self, session: pytest.Session) -> int:
-        """Return how many collected tests did not run and are no longer in ``session.items``.
-
-        A hook or fixture has removed them after the collection. A plugin may also remove each test that has run, which
-        does not count.
-        """
-        collected_ids = {item.nodeid for item in self._collected_tests}
-        remaining_ids = {item.nodeid for item in getattr(session, "items", ())}
-        return len(collected_ids - remaining_ids - self._ended_tests)
-
     def find_early_end(self, session: pytest.Session) -> str:
         """Return how many tests did not run although no failure ended the run: ``2 of 3 tests did not run``.
 
@@ -235,23 +214,17 @@ class Completeness:
         return self._describe_unrun_tests(session)
 
     def _describe_unrun_tests(self, session: pytest.Session) -> str:
-        """Return how many tests did not run: ``2 of 3 tests did not run``; empty if all ran.
-
-        A test that was removed before the first test began was left out, as if by ``-k``. If it was removed later, it
-        counts as a test that did not run.
-        """
-        test_count = max(self._count_at_first_test, _count_remaining_tests(session))
-        missing_count = test_count - len(self._ended_tests)
+        """Return how many of the collected tests did not run: ``2 of 3 tests did not run``; empty if all ran."""
+        # A hook or test that removes tests from session.items after the collection keeps them from running, too.
+        collected_count = max(_count_collected_tests(session), self._collected_count)
+        missing_count = collected_count - len(self._ended_tests)
         if missing_count <= 0:
             return ""
-        return f"{missing_count} of {test_count} tests did not run"
+        return f"{missing_count} of {collected_count} tests did not run"
 
 
-def _count_remaining_tests(session: pytest.Session) -> int:
-    """Return the number of tests that pytest has run or is to run.
-
-    If pytest's session has no tests, this is the number of tests that pytest collected.
-    """
+def _count_collected_tests(session: pytest.Session) -> int:
+    """Return the number of tests that pytest collected."""
     items: Sequence[pytest.Item] = getattr(session, "items", ())
     if not items:
         # Xdist's controller has no items, only their number.

@@ -254,10 +254,6 @@ class Controller:
         self._process_id = getpid()
         return (yield)
 
-    @pytest.hookimpl(tryfirst=True)
-    def pytest_runtest_protocol(self, item: pytest.Item) -> None:
-        self._completeness.note_test(item.session)
-
     @pytest.hookimpl(optionalhook=True)
     def pytest_xdist_setupnodes(self, specs: Sequence[Any]) -> None:
         if not self._options.spread_gpus:

@@ -328,11 +328,11 @@ class TestProcess:
         Shard plugins remove tests without a call of ``pytest_deselected``. Plugins may also add tests, or replace a
         test by a copy with the same node id. With ``--dist=loadgroup`` and pytest 8, xdist changes node ids.
         """
-        remaining_tests = {id(item) for item in session.items}
+        remaining_objects = {id(item) for item in session.items}
         remaining_ids = {item.nodeid for item in session.items}
         removed_ids = set()
         for item, node_id in self._collected_tests:
-            if id(item) not in remaining_tests and node_id not in remaining_ids:
+            if id(item) not in remaining_objects and node_id not in remaining_ids:
                 removed_ids.add(node_id)
         return len(removed_ids)
 

@@ -244,7 +244,7 @@ def explain_early_end(result: RunResult) -> str:
     early_end = result.collected.early_end
     if not early_end:
         return ""
-    return f"{early_end}, although no test failed (did pytest.exit or a hook of a conftest.py end the run?)"
+    return f"{early_end}, although no test failed (did pytest.exit or a hook end the run, or a hook remove tests?)"
 
 
 def explain_lost_gpus(result: RunResult) -> str:

@@ -28,6 +28,8 @@ from pytest_autotune.tuners.shared.compile_pool import CompilePool
 
 #: The message of a search without a usable candidate names at most so many candidates.
 _MAX_DESCRIBED = 3
+#: The words of errors about a lack of memory: of torch, CUDA's driver and JAX.
+_LACK_OF_MEMORY = ("outofmemory", "out of memory", "out_of_memory", "can't allocate memory", "resource_exhausted")
 
 
 class SearchProgress(Protocol):
@@ -449,10 +451,11 @@ def _is_transient(error: BaseException | None) -> bool:
     """Whether the next run may not see the error, because more memory is free or a file exists then."""
     if error is None:
         return False
-    if isinstance(error, (MemoryError, OSError, UnusableTimesError)) or "OutOfMemory" in type(error).__name__:
+    if isinstance(error, (MemoryError, OSError, UnusableTimesError)):
         return True
-    # Torch has a class for this error, but also raises AcceleratorError("CUDA error: out of memory").
-    return "out of memory" in describe_error(error)
+    # The class tells too little: torch also raises AcceleratorError("CUDA error: out of memory").
+    words = describe_error(error).lower()
+    return any(text in words for text in _LACK_OF_MEMORY)
 
 
 def _build_error_without_candidate(failed: Sequence[Trial]) -> EveryCandidateFailedError:

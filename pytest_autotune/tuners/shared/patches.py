@@ -235,8 +235,8 @@ class _HookedFunction:
             # The call is wrong. The tuner's function raises the error that its user expects.
             return self._original(*args, **kwargs)
         except Exception as error:
-            # For example, a test mocks a function that inspect uses. Nobody knows whether the call is a miss.
-            if not self._session.leaves_alone(self._tuner, self._original.__name__):
+            # For example, a test mocks a function that inspect uses. The call may be a miss, so it is reported.
+            if not self._session.leaves_alone(self._tuner, getattr(self._original, "__name__", "")):
                 self._report(error)
             return self._original(*args, **kwargs)
         call = HookedCall(self._original, bound)

@@ -20,7 +20,7 @@ from __future__ import annotations
 import enum
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ContextDecorator, contextmanager
+from contextlib import ContextDecorator, contextmanager, suppress
 from decimal import Decimal
 from fractions import Fraction
 from functools import cached_property, partial
@@ -112,8 +112,8 @@ from pytest_autotune.tuners.source.values import (
     find_module_of_class,
     find_named_object,
     find_scope,
-    is_gluon_layout,
     list_defaults,
+    list_layout_fields,
     list_triton_items,
     list_used_values,
     list_values_in_class,
@@ -1027,7 +1027,7 @@ class CodeDigests:
         function, method or class of the user           its digest
         function or class of a library                  its public name; None if the name in the source is clear
         ``partial``, ``Config[int]``                    the texts of its parts; None if a part may change
-        list in a ``tl.constexpr``, layout of Gluon     the texts of its parts; None if a part may change
+        list in a ``tl.constexpr``                      the texts of its parts; None if a part has no text
         constant, such as a number or an enum's member  its value
         any other value                                 None: it may change while tests run
         ==============================================  ==============================================================
@@ -1056,8 +1056,10 @@ class CodeDigests:
         if inner is not value and is_instance(inner, (list, dict, set)):
             return self._describe_contents(inner)
         text = self._describe_data(value, path)
-        if text is None and (inner is not value or is_gluon_layout(inner)):
-            return self._describe_contents(inner)
+        is_in_constexpr = inner is not value
+        if text is None and is_in_constexpr:
+            with suppress(UncacheableError):
+                text = self._describe_contents(inner)
         return text
 
     def _describe_function_value(self, value: object, function: FunctionType, path: str) -> str | None:
@@ -1093,13 +1095,12 @@ class CodeDigests:
         return None
 
     def _describe_contents(self, value: object) -> str | None:
-        """Return the text of a collection that may have lists, dicts and sets inside.
+        """Return the text of a list, dict, set, tuple or frozen dataclass's object in a ``tl.constexpr``.
 
-        Triton compiles the contents of a ``tl.constexpr``, and of a layout of Gluon, into the kernel. So these contents
-        count, although a list may change. ``{"a": [1]}`` gives ``dict('a', list(1))``, with each value as
-        :meth:`_describe_value` has it.
+        Triton compiles the contents of a ``tl.constexpr`` into the kernel. So a list counts there, although it may
+        change. ``{"a": [1]}`` gives ``dict('a', list(1))``, with each value as :meth:`_describe_value` has it.
 
-        :returns: None for a value that is no collection, and if a part may change and is no collection.
+        :returns: None for any other value, and if a part has no text.
         """
         if is_instance(value, list):
             kind, parts = "list", list_items(value)
@@ -1108,7 +1109,7 @@ class CodeDigests:
         elif is_instance(value, set):
             kind, parts = "set", list(set.__iter__(value))
         else:
-            kind, parts = class_name(type(value)), list_constant_parts(value)
+            kind, parts = class_name(type(value)), self._list_constant_parts(value)
             if not parts:
                 return None
             if is_dataclass_instance(value):
@@ -1453,7 +1454,7 @@ class CodeDigests:
         self.used_values.add_constant(value)
         try:
             texts = []
-            for name, field_value in list_field_values(value):
+            for name, field_value in list_layout_fields(value) or list_field_values(value):
                 text = "unset"
                 if field_value is not MISSING:
                     text = self._describe_constant(field_value)

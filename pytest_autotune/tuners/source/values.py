@@ -32,8 +32,8 @@ from pytest_autotune.tuners.source.attributes import (
     has_type,
     is_dataclass_instance,
     is_descriptor,
-    is_frozen,
     is_instance,
+    list_field_values,
     list_parts,
     list_stored_attributes,
     mangled_name,
@@ -768,13 +768,23 @@ def _is_dtype(value: object) -> bool:
     return word == "dtype" or (module == "cuda.tile" and word == "DType")
 
 
-def is_gluon_layout(value: object) -> bool:
-    """Whether a value is a layout of Triton's language Gluon, such as ``BlockedLayout([1], [32], [4], [0])``.
+def list_layout_fields(value: object) -> list[tuple[str, object]]:
+    """Return the name and value of each field of a Gluon layout, such as ``BlockedLayout([1], [32], [4], [0])``.
 
-    Gluon's layouts are frozen dataclasses with lists in their fields.
+    A layout is a frozen dataclass with lists. Nobody changes these lists, so they are returned as tuples. Other values
+    have no such fields.
     """
-    cls = type(value)
-    return class_module(cls).startswith(_GLUON_LANGUAGE) and is_dataclass_instance(value) and is_frozen(cls)
+    is_of_gluon = any(class_module(cls).startswith(_GLUON_LANGUAGE) for cls in class_mro(type(value)))
+    if not is_of_gluon or not is_dataclass_instance(value):
+        return []
+    return [(name, _with_tuples(field_value)) for name, field_value in list_field_values(value)]
+
+
+def _with_tuples(value: object) -> object:
+    """Return a list, and each list inside it, as a tuple; other values as they are."""
+    if type(value) is list:
+        return tuple([_with_tuples(item) for item in value])
+    return value
 
 
 def list_triton_items(value: Any) -> list[tuple[str, object]] | None:
