@@ -278,7 +278,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, Any, Any]:
-    """Run a test with the mark ``gpu_alone`` while no test of another worker has the mark ``gpu``.
+    """Run a test with the mark ``gpu_alone`` while no test with the mark ``gpu`` runs in another worker.
 
     The tests with the mark ``gpu`` share a lock, and a test with ``gpu_alone`` holds it alone.
     """

@@ -596,6 +596,7 @@ def test_an_argument_that_no_key_can_hold_is_uncacheable(outcome_after, argument
 LAYOUTS = """
 from triton.experimental.gluon import language as gl
 BARE = gl.BlockedLayout([1], [32], [4], [0])
+TUPLE = (BARE, 1)
 IN_CONSTEXPR = gl.constexpr(gl.SliceLayout(0, gl.BlockedLayout([1, 1], [4, 8], [2, 2], [1, 0])))
 def kernel(x, layout=BARE):
     return USED
@@ -607,6 +608,7 @@ def kernel(x, layout=BARE):
     [
         ("BARE", "[1], [32]", "[2], [32]"),
         ("layout", "[1], [32]", "[2], [32]"),
+        ("TUPLE", "[1], [32]", "[2], [32]"),
         ("IN_CONSTEXPR", "[4, 8]", "[8, 4]"),
         ("IN_CONSTEXPR", "SliceLayout(0", "SliceLayout(1"),
     ],

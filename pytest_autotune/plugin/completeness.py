@@ -215,7 +215,7 @@ class Completeness:
 
     def _describe_unrun_tests(self, session: pytest.Session) -> str:
         """Return how many of the collected tests did not run: ``2 of 3 tests did not run``; empty if all ran."""
-        # A hook or test that removes tests from session.items after the collection keeps them from running, too.
+        # A hook or a test may have removed tests from session.items since the collection.
         collected_count = max(_count_collected_tests(session), self._collected_count)
         missing_count = collected_count - len(self._ended_tests)
         if missing_count <= 0:

@@ -28,8 +28,8 @@ from pytest_autotune.tuners.shared.compile_pool import CompilePool
 
 #: The message of a search without a usable candidate names at most so many candidates.
 _MAX_DESCRIBED = 3
-#: The words of errors about a lack of memory: of torch, CUDA's driver and JAX.
-_LACK_OF_MEMORY = ("outofmemory", "out of memory", "out_of_memory", "can't allocate memory", "resource_exhausted")
+#: Parts of the errors of torch, CUDA and HIP that say, in lower case, that memory is missing.
+_LACK_OF_MEMORY = ("outofmemory", "error: out of memory", "error_out_of_memory", "can't allocate memory")
 
 
 class SearchProgress(Protocol):
@@ -454,8 +454,8 @@ def _is_transient(error: BaseException | None) -> bool:
     if isinstance(error, (MemoryError, OSError, UnusableTimesError)):
         return True
     # The class tells too little: torch also raises AcceleratorError("CUDA error: out of memory").
-    words = describe_error(error).lower()
-    return any(text in words for text in _LACK_OF_MEMORY)
+    message = describe_error(error).lower()
+    return any(part in message for part in _LACK_OF_MEMORY)
 
 
 def _build_error_without_candidate(failed: Sequence[Trial]) -> EveryCandidateFailedError:

@@ -1028,7 +1028,7 @@ class CodeDigests:
         function or class of a library                  its public name; None if the name in the source is clear
         ``partial``, ``Config[int]``                    the texts of its parts; None if a part may change
         list in a ``tl.constexpr``                      the texts of its parts; None if a part has no text
-        constant, such as a number or an enum's member  its value
+        constant: a number, enum's member or layout     its value
         any other value                                 None: it may change while tests run
         ==============================================  ==============================================================
 
@@ -1058,6 +1058,7 @@ class CodeDigests:
         text = self._describe_data(value, path)
         is_in_constexpr = inner is not value
         if text is None and is_in_constexpr:
+            # A function without a digest makes this a value that may change.
             with suppress(UncacheableError):
                 text = self._describe_contents(inner)
         return text
@@ -1095,7 +1096,7 @@ class CodeDigests:
         return None
 
     def _describe_contents(self, value: object) -> str | None:
-        """Return the text of a list, dict, set, tuple or frozen dataclass's object in a ``tl.constexpr``.
+        """Return the text of a collection in a ``tl.constexpr``: a list, dict, set, tuple or frozen dataclass's object.
 
         Triton compiles the contents of a ``tl.constexpr`` into the kernel. So a list counts there, although it may
         change. ``{"a": [1]}`` gives ``dict('a', list(1))``, with each value as :meth:`_describe_value` has it.
@@ -1107,7 +1108,7 @@ class CodeDigests:
         elif is_instance(value, dict):
             kind, parts = "dict", [part for item in dict.items(value) for part in item]
         elif is_instance(value, set):
-            kind, parts = "set", list(set.__iter__(value))
+            kind, parts = "set", sorted(set.__iter__(value), key=_name_for_order)
         else:
             kind, parts = class_name(type(value)), self._list_constant_parts(value)
             if not parts:
@@ -1424,8 +1425,8 @@ class CodeDigests:
                 return f"{kind}({self._describe_items(zip(map(str, field_names), items, strict=False))})"
             return f"{kind}({', '.join(map(self._describe_constant, items))})"
         if is_instance(value, frozenset):
-            # Functions are described in the order of their names: the description of one may need another's.
-            texts = [self._describe_constant(item) for item in sorted(frozenset.__iter__(value), key=_name_of_function)]
+            # The items are described in the order of their names: the description of one may need another's.
+            texts = [self._describe_constant(item) for item in sorted(frozenset.__iter__(value), key=_name_for_order)]
             return f"{kind}({', '.join(sorted(texts))})"
         return None
 
@@ -1539,9 +1540,9 @@ def _list_names_below(path: str, names: Iterable[DottedName]) -> list[DottedName
     return [name[len(parts) :] for name in names if name[: len(parts)] == parts]
 
 
-def _name_of_function(value: object) -> str:
-    """Return the name of a function, to sort by; empty for other values."""
+def _name_for_order(value: object) -> str:
+    """Return a name to sort the items of a set by: the name of a function, or of the class of another value."""
     function = python_function(value)
     if function is None:
-        return ""
+        return class_name(type(value))
     return qualified_name(function)

@@ -769,10 +769,10 @@ def _is_dtype(value: object) -> bool:
 
 
 def list_layout_fields(value: object) -> list[tuple[str, object]]:
-    """Return the name and value of each field of a Gluon layout, such as ``BlockedLayout([1], [32], [4], [0])``.
+    """Return the names and values of the fields of a Gluon layout; an empty list for other values.
 
-    A layout is a frozen dataclass with lists. Nobody changes these lists, so they are returned as tuples. Other values
-    have no such fields.
+    A layout is a frozen dataclass with lists, such as ``BlockedLayout([1], [32], [4], [0])``. Nobody changes these
+    lists, so they are returned as tuples.
     """
     is_of_gluon = any(class_module(cls).startswith(_GLUON_LANGUAGE) for cls in class_mro(type(value)))
     if not is_of_gluon or not is_dataclass_instance(value):
@@ -780,9 +780,9 @@ def list_layout_fields(value: object) -> list[tuple[str, object]]:
     return [(name, _with_tuples(field_value)) for name, field_value in list_field_values(value)]
 
 
-def _with_tuples(value: object) -> object:
-    """Return a list, and each list inside it, as a tuple; other values as they are."""
-    if type(value) is list:
+def _with_tuples(value: Any) -> Any:
+    """Return a list or tuple with a tuple in place of each list inside; other values as they are."""
+    if type(value) in (list, tuple):
         return tuple([_with_tuples(item) for item in value])
     return value
 
