@@ -294,7 +294,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, Any, Any]:
         try:
             return (yield)
         finally:
-            # A child that the test left behind has the lock open, too.
+            # To close the file is not enough: a child that the test left behind still has it open.
             fcntl.flock(lock, fcntl.LOCK_UN)
 
 

@@ -448,12 +448,12 @@ def _describe_failure(error: BaseException) -> str:
 
 
 def _is_transient(error: BaseException | None) -> bool:
-    """Whether the next run may not see the error, because more memory is free or a file exists then."""
+    """Whether the next run may be without the error: memory or a file was missing, or the times were unusable."""
     if error is None:
         return False
     if isinstance(error, (MemoryError, OSError, UnusableTimesError)):
         return True
-    # The class tells too little: torch also raises AcceleratorError("CUDA error: out of memory").
+    # Not each lack of memory has a class of its own: torch also raises AcceleratorError("CUDA error: out of memory").
     message = describe_error(error).lower()
     return any(part in message for part in _LACK_OF_MEMORY)
 

@@ -1058,7 +1058,7 @@ class CodeDigests:
         text = self._describe_data(value, path)
         is_in_constexpr = inner is not value
         if text is None and is_in_constexpr:
-            # A function without a digest makes this a value that may change.
+            # A function inside may have no digest. The collection then counts as a value that may change.
             with suppress(UncacheableError):
                 text = self._describe_contents(inner)
         return text
@@ -1098,16 +1098,18 @@ class CodeDigests:
     def _describe_contents(self, value: object) -> str | None:
         """Return the text of a collection in a ``tl.constexpr``: a list, dict, set, tuple or frozen dataclass's object.
 
-        Triton compiles the contents of a ``tl.constexpr`` into the kernel. So a list counts there, although it may
-        change. ``{"a": [1]}`` gives ``dict('a', list(1))``, with each value as :meth:`_describe_value` has it.
+        Triton compiles the collection into the kernel. So a list counts here, although it may change. ``{"a": [1]}``
+        gives ``dict('a', list(1))``, with the texts of :meth:`_describe_value` in place of ``'a'`` and ``1``.
 
-        :returns: None for any other value, and if a part has no text.
+        :param value: the collection, without the ``tl.constexpr`` around it, or a collection inside it.
+        :returns: None if a part has no text, for a tuple or dataclass without parts, and for any other value.
         """
         if is_instance(value, list):
             kind, parts = "list", list_items(value)
         elif is_instance(value, dict):
             kind, parts = "dict", [part for item in dict.items(value) for part in item]
         elif is_instance(value, set):
+            # In the order of their names: the description of one part may need another's.
             kind, parts = "set", sorted(set.__iter__(value), key=_name_for_order)
         else:
             kind, parts = class_name(type(value)), self._list_constant_parts(value)

@@ -772,7 +772,7 @@ def list_layout_fields(value: object) -> list[tuple[str, object]]:
     """Return the names and values of the fields of a Gluon layout; an empty list for other values.
 
     A layout is a frozen dataclass with lists, such as ``BlockedLayout([1], [32], [4], [0])``. Nobody changes these
-    lists, so they are returned as tuples.
+    lists. So each is returned as a tuple, which counts as a value that cannot change.
     """
     is_of_gluon = any(class_module(cls).startswith(_GLUON_LANGUAGE) for cls in class_mro(type(value)))
     if not is_of_gluon or not is_dataclass_instance(value):
@@ -781,7 +781,7 @@ def list_layout_fields(value: object) -> list[tuple[str, object]]:
 
 
 def _with_tuples(value: Any) -> Any:
-    """Return a list or tuple with a tuple in place of each list inside; other values as they are."""
+    """Return a list as a tuple, and also each list inside it or inside a tuple; other values as they are."""
     if type(value) in (list, tuple):
         return tuple([_with_tuples(item) for item in value])
     return value
