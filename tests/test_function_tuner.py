@@ -530,9 +530,23 @@ def test_an_entry_records_the_space_the_source_and_the_version() -> None:
     assert recorded(source="__global__ void k() {}").fingerprint != recorded(source="").fingerprint
 
 
+class OutOfMemoryError(Exception):
+    """The error of torch and CuPy has this name."""
+
+
 @pytest.mark.parametrize(
     ("error", "is_recorded"),
-    [(MemoryError(), False), (RuntimeError("CUDA error: out of memory"), False), (RuntimeError("no such mode"), True)],
+    [
+        (MemoryError(), False),
+        (OutOfMemoryError("Out of memory allocating 2,000 bytes"), False),
+        (RuntimeError("CUDA error: out of memory\nCUDA kernel errors might be reported later"), False),
+        (RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB"), False),
+        (RuntimeError("Triton Error [CUDA]: out of memory"), False),
+        (RuntimeError("RESOURCE_EXHAUSTED: Out of memory while trying to allocate 17179869184 bytes."), False),
+        (RuntimeError("RESOURCE_EXHAUSTED: Ran out of memory in memory space vmem. Used 40M of 16M vmem."), True),
+        (RuntimeError("the tile needs more slots than are left out of memory slots"), True),
+        (RuntimeError("no such mode"), True),
+    ],
 )
 def test_a_lack_of_memory_in_every_candidate_is_not_recorded(error: Exception, is_recorded: bool) -> None:
     def run(config: int) -> None:

@@ -326,12 +326,14 @@ class TestProcess:
         """Return how many of the collected tests are no longer in ``session.items``.
 
         Shard plugins remove tests without a call of ``pytest_deselected``. Plugins may also add tests, or replace a
-        test by a copy with the same node id, so the numbers of tests do not tell. With ``--dist=loadgroup`` and pytest
-        8, xdist changes node ids after the collection. So each test counts by the node id that it was collected with.
+        test by a copy with the same node id, so a difference of two numbers would be wrong. With ``--dist=loadgroup``
+        and pytest 8, xdist changes node ids after ``pytest_itemcollected``. So each test counts by the node id that it
+        was collected with.
         """
-        collected_node_ids = {id(item): node_id for item, node_id in self._collected_tests}
-        remaining_node_ids = {collected_node_ids.get(id(item), item.nodeid) for item in session.items}
-        return len(set(collected_node_ids.values()) - remaining_node_ids)
+        node_id_by_item_id = {id(item): node_id for item, node_id in self._collected_tests}
+        # A hook may have given several tests one node id. The reports do not tell them apart, so only one counts.
+        remaining = {item.nodeid: node_id_by_item_id.get(id(item), item.nodeid) for item in session.items}
+        return len(set(node_id_by_item_id.values()) - set(remaining.values()))
 
     def _build_suite(self, session: pytest.Session) -> Suite:
         """Return the objects that the collected tests may call, and whether the tests are a part of the suite."""

@@ -661,3 +661,44 @@ def test_prune_removes_no_entry_if_the_unittest_plugin_is_off(
     serial_suite.run(*PRUNE, *typed, PYTEST_ADDOPTS=environment)
 
     assert entries(serial_suite) == 3
+
+
+#: A hook gives all tests one node id, and pytest ends after the first of them.
+SHARED_NODE_ID = """
+import pytest
+
+is_collected = False
+
+class Shortened(pytest.Function):
+    @property
+    def nodeid(self):
+        if is_collected:
+            return super().nodeid.rpartition("_")[0]
+        return super().nodeid
+
+def pytest_pycollect_makeitem(collector, name, obj):
+    if name.startswith("test_"):
+        return Shortened.from_parent(collector, name=name, callobj=obj)
+
+def pytest_collection_modifyitems():
+    global is_collected
+    is_collected = True
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(nextitem):
+    if nextitem is not None:
+        pytest.exit("enough", returncode=0)
+"""
+
+
+def test_tests_that_share_a_node_id_and_do_not_run_make_a_run_incomplete(serial_suite: Suite) -> None:
+    """The reports do not tell the tests apart. So a prune keeps the entry of the test that did not run."""
+    serial_suite.write(test_op="def test_1(tune): tune('lib.op', M=1)\ndef test_2(tune): tune('lib.op', M=2)\n")
+    serial_suite.prepare_dump()
+    content = serial_suite.cache.read_text()
+    conftest = serial_suite.folder / "conftest.py"
+    conftest.write_text(f"{conftest.read_text()}\n{SHARED_NODE_ID}")
+
+    serial_suite.run(*PRUNE)
+
+    assert serial_suite.cache.read_text() == content

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
@@ -13,7 +14,7 @@ from types import ModuleType
 from typing import Any, Protocol
 
 from pytest_autotune.cache.model import Candidate
-from pytest_autotune.cache.wording import describe_error, first_line, rounded_us
+from pytest_autotune.cache.wording import describe_error, error_message, first_line, rounded_us
 from pytest_autotune.devices import imported_torch, torch_cuda
 from pytest_autotune.run.tuning import MAX_REASON_LENGTH
 from pytest_autotune.tuners.function.plan import DeferredCallError, DeviceLock, Plan, check_result
@@ -28,8 +29,14 @@ from pytest_autotune.tuners.shared.compile_pool import CompilePool
 
 #: The message of a search without a usable candidate names at most so many candidates.
 _MAX_DESCRIBED = 3
-#: Parts of the errors of torch, CUDA and HIP that say, in lower case, that memory is missing.
-_LACK_OF_MEMORY = ("outofmemory", "error: out of memory", "error_out_of_memory", "can't allocate memory")
+#: The messages of torch, Triton, JAX, CUDA and HIP that say that memory is missing. The second pattern is for messages
+#: that go on with the size of the allocation: "CUDA out of memory. Tried to allocate 2.00 GiB".
+_LACK_OF_MEMORY = re.compile(
+    r"out of memory$"
+    r"|(cuda|hip|xpu|mps backend|resource_exhausted:) out of memory"
+    r"|error_out_of_memory|can't allocate memory|failed to allocate request",
+    re.IGNORECASE,
+)
 
 
 class SearchProgress(Protocol):
@@ -453,9 +460,10 @@ def _is_transient(error: BaseException | None) -> bool:
         return False
     if isinstance(error, (MemoryError, OSError, UnusableTimesError)):
         return True
-    # Not each lack of memory has a class of its own: torch also raises AcceleratorError("CUDA error: out of memory").
-    message = describe_error(error).lower()
-    return any(part in message for part in _LACK_OF_MEMORY)
+    if "outofmemory" in type(error).__name__.lower():
+        return True
+    # Not every lack of memory has a class of its own: torch also raises AcceleratorError("CUDA error: out of memory").
+    return _LACK_OF_MEMORY.search(first_line(error_message(error))) is not None
 
 
 def _build_error_without_candidate(failed: Sequence[Trial]) -> EveryCandidateFailedError:

@@ -1028,7 +1028,7 @@ class CodeDigests:
         function or class of a library                  its public name; None if the name in the source is clear
         ``partial``, ``Config[int]``                    the texts of its parts; None if a part may change
         list in a ``tl.constexpr``                      the texts of its parts; None if a part has no text
-        constant: a number, enum's member or layout     its value
+        constant, such as a number, layout, frozen set  its value
         any other value                                 None: it may change while tests run
         ==============================================  ==============================================================
 
@@ -1096,7 +1096,9 @@ class CodeDigests:
         return None
 
     def _describe_contents(self, value: object) -> str | None:
-        """Return the text of a collection in a ``tl.constexpr``: a list, dict, set, tuple or frozen dataclass's object.
+        """Return the text of a collection in a ``tl.constexpr``.
+
+        It is a list, dict, set, frozen set, tuple, enum member or a frozen dataclass's object.
 
         Triton compiles the collection into the kernel. So a list counts here, although it may change. ``{"a": [1]}``
         gives ``dict('a', list(1))``, with the texts of :meth:`_describe_value` in place of ``'a'`` and ``1``.
@@ -1109,14 +1111,16 @@ class CodeDigests:
         elif is_instance(value, dict):
             kind, parts = "dict", [part for item in dict.items(value) for part in item]
         elif is_instance(value, set):
-            # In the order of their names: the description of one part may need another's.
-            kind, parts = "set", sorted(set.__iter__(value), key=_name_for_order)
+            kind, parts = "set", list(set.__iter__(value))
         else:
             kind, parts = class_name(type(value)), self._list_constant_parts(value)
             if not parts:
                 return None
             if is_dataclass_instance(value):
                 self.used_values.add_constant(value)
+        if is_instance(value, (set, frozenset)):
+            # See _describe_collection.
+            parts.sort(key=_name_for_order)
         if id(value) in self._open_objects:
             return "recursive"
         self._open_objects.add(id(value))
@@ -1427,7 +1431,8 @@ class CodeDigests:
                 return f"{kind}({self._describe_items(zip(map(str, field_names), items, strict=False))})"
             return f"{kind}({', '.join(map(self._describe_constant, items))})"
         if is_instance(value, frozenset):
-            # The items are described in the order of their names: the description of one may need another's.
+            # Two items may use each other. Their texts then depend on which is described first, so the order must be
+            # the same in each process.
             texts = [self._describe_constant(item) for item in sorted(frozenset.__iter__(value), key=_name_for_order)]
             return f"{kind}({', '.join(sorted(texts))})"
         return None

@@ -782,7 +782,7 @@ def list_layout_fields(value: object) -> list[tuple[str, object]]:
 
 def _with_tuples(value: Any) -> Any:
     """Return a list as a tuple, and also each list inside it or inside a tuple; other values as they are."""
-    if type(value) in (list, tuple):
+    if type(value) is list or type(value) is tuple:
         return tuple([_with_tuples(item) for item in value])
     return value
 
