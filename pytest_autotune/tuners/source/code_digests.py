@@ -1053,10 +1053,10 @@ class CodeDigests:
         generic_class = find_generic_class(value)
         if generic_class is not None and not self.libraries.has_code(generic_class):
             return f"alias of {self.digest_class(generic_class)}"
-        if inner is not value and is_instance(inner, (list, dict, set)):
+        is_in_constexpr = inner is not value
+        if is_in_constexpr and is_instance(inner, (list, dict, set)):
             return self._describe_contents(inner)
         text = self._describe_data(value, path)
-        is_in_constexpr = inner is not value
         if text is None and is_in_constexpr:
             # A function inside may have no digest. The collection then counts as a value that may change.
             with suppress(UncacheableError):
