@@ -501,16 +501,20 @@ from triton.language import constexpr
 @dataclasses.dataclass(frozen=True)
 class Row:
     name: str
-    sizes: object = dataclasses.field(default=(), hash=False, compare=False)
+    value: object = dataclasses.field(default=(), hash=False, compare=False)
     def other(self):
         return Column("c")
 @dataclasses.dataclass(frozen=True)
 class Column:
     name: str
-    sizes: object = dataclasses.field(default=(), hash=False, compare=False)
+    value: object = dataclasses.field(default=(), hash=False, compare=False)
     def other(self):
         return Row("r")
-tiles = frozenset([Row("a"), Column("b"), Row("c"), Column("d")])
+def even(n):
+    return odd(n - 1) if n else True
+def odd(n):
+    return even(n - 1) if n else False
+tiles = frozenset([Row("a", even), Column("b", odd)])
 constant_set = constexpr({Row("a"), Column("b"), Row("c"), Column("d")})
 constant_frozenset = constexpr(frozenset([Row("a", [1]), Column("b", [2]), Row("c", [3]), Column("d", [4])]))
 def kernel_of_frozenset():

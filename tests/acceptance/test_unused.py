@@ -663,42 +663,60 @@ def test_prune_removes_no_entry_if_the_unittest_plugin_is_off(
     assert entries(serial_suite) == 3
 
 
-#: A hook gives all tests one node id, and pytest ends after the first of them.
-SHARED_NODE_ID = """
+#: A conftest.py whose tests get other node ids after the collection.
+RENAMES_TESTS = """
 import pytest
 
 is_collected = False
 
-class Shortened(pytest.Function):
+class Renamed(pytest.Function):
     @property
     def nodeid(self):
-        if is_collected:
-            return super().nodeid.rpartition("_")[0]
-        return super().nodeid
+        node_id = super().nodeid
+        return {new_node_id} if is_collected else node_id
 
 def pytest_pycollect_makeitem(collector, name, obj):
     if name.startswith("test_"):
-        return Shortened.from_parent(collector, name=name, callobj=obj)
+        return Renamed.from_parent(collector, name=name, callobj=obj)
 
-def pytest_collection_modifyitems():
+def pytest_collection_modifyitems(items):
     global is_collected
     is_collected = True
-
-@pytest.hookimpl(trylast=True)
+"""
+ENDS_AFTER_FIRST_TEST = """
 def pytest_runtest_teardown(nextitem):
     if nextitem is not None:
         pytest.exit("enough", returncode=0)
 """
+TWO_TESTS = "def test_1(tune): tune('lib.op', M=1)\ndef test_2(tune): tune('lib.op', M=2)\n"
 
 
-def test_tests_that_share_a_node_id_and_do_not_run_make_a_run_incomplete(serial_suite: Suite) -> None:
+def test_tests_with_one_node_id_make_a_run_incomplete(serial_suite: Suite) -> None:
     """The reports do not tell the tests apart. So a prune keeps the entry of the test that did not run."""
-    serial_suite.write(test_op="def test_1(tune): tune('lib.op', M=1)\ndef test_2(tune): tune('lib.op', M=2)\n")
-    serial_suite.prepare_dump()
+    serial_suite.write(test_op=TWO_TESTS).prepare_dump()
     content = serial_suite.cache.read_text()
-    conftest = serial_suite.folder / "conftest.py"
-    conftest.write_text(f"{conftest.read_text()}\n{SHARED_NODE_ID}")
+    add_to_conftest(serial_suite, RENAMES_TESTS.format(new_node_id="'shared'") + ENDS_AFTER_FIRST_TEST)
 
     serial_suite.run(*PRUNE)
 
     assert serial_suite.cache.read_text() == content
+
+
+def test_copies_of_renamed_tests_leave_a_run_complete(serial_suite: Suite) -> None:
+    serial_suite.write(test_op=TWO_TESTS).prepare_dump()
+    serial_suite.write(test_op=TWO_TESTS.replace("M=2", "M=1"))
+    conftest = RENAMES_TESTS.format(new_node_id="node_id + '_renamed'")
+    add_to_conftest(
+        serial_suite,
+        conftest
+        + "    items += [Renamed.from_parent(item.parent, name=item.name, callobj=item.obj) for item in items]\n",
+    )
+
+    result = serial_suite.run(*PRUNE)
+
+    result.stdout.fnmatch_lines(["*1 unchanged, 1 removed"])
+
+
+def add_to_conftest(suite: Suite, text: str) -> None:
+    conftest = suite.folder / "conftest.py"
+    conftest.write_text(f"{conftest.read_text()}\n{text}")

@@ -54,7 +54,7 @@ def test_b(tune): tune("lib.op", M=2)
 def test_a_run_with_xdist_groups_is_complete(suite: Suite) -> None:
     """Only a complete run looks for unused entries.
 
-    With pytest 8, xdist adds the name of the group to the node ids after the collection. Pytest 9 keeps the node ids.
+    Before pytest 9.2, xdist adds the name of the group to the node ids after the collection.
     """
     suite.write(test_grouped=GROUPED).dump()
     suite.write(test_grouped=GROUPED.replace("M=2", "M=1"))

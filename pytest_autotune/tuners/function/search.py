@@ -29,12 +29,13 @@ from pytest_autotune.tuners.shared.compile_pool import CompilePool
 
 #: The message of a search without a usable candidate names at most so many candidates.
 _MAX_DESCRIBED = 3
-#: The messages of torch, Triton, JAX, CUDA and HIP that say that memory is missing. The second pattern is for messages
-#: that go on with the size of the allocation: "CUDA out of memory. Tried to allocate 2.00 GiB".
+#: Matches the first line of an error by which a library or driver says that memory is missing. Some of these lines also
+#: say the size of the allocation: "CUDA out of memory. Tried to allocate 2.00 GiB".
 _LACK_OF_MEMORY = re.compile(
     r"out of memory$"
     r"|(cuda|hip|xpu|mps backend|resource_exhausted:) out of memory"
-    r"|error_out_of_memory|can't allocate memory|failed to allocate request",
+    r"|cudaErrorMemoryAllocation|hipErrorOutOfMemory|error_out_of_(device_)?memory"
+    r"|can't allocate memory|failed to allocate request",
     re.IGNORECASE,
 )
 

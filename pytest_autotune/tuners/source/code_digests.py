@@ -1028,7 +1028,7 @@ class CodeDigests:
         function or class of a library                  its public name; None if the name in the source is clear
         ``partial``, ``Config[int]``                    the texts of its parts; None if a part may change
         list in a ``tl.constexpr``                      the texts of its parts; None if a part has no text
-        constant, such as a number, layout, frozen set  its value
+        constant: number, layout, frozen set, …         its value
         any other value                                 None: it may change while tests run
         ==============================================  ==============================================================
 
@@ -1098,10 +1098,10 @@ class CodeDigests:
     def _describe_contents(self, value: object) -> str | None:
         """Return the text of a collection in a ``tl.constexpr``.
 
-        It is a list, dict, set, frozen set, tuple, enum member or a frozen dataclass's object.
-
-        Triton compiles the collection into the kernel. So a list counts here, although it may change. ``{"a": [1]}``
-        gives ``dict('a', list(1))``, with the texts of :meth:`_describe_value` in place of ``'a'`` and ``1``.
+        A collection is a list, a dict, a set or frozen set, a tuple (also Triton's), an enum member, or an object of a
+        frozen dataclass. Triton compiles it into the kernel. So a list counts here, although it may change.
+        ``{"a": [1]}`` gives ``dict('a', list(1))``, with the texts of :meth:`_describe_value` in place of ``'a'`` and
+        ``1``.
 
         :param value: the collection, without the ``tl.constexpr`` around it, or a collection inside it.
         :returns: None if a part has no text, for a tuple or dataclass without parts, and for any other value.
@@ -1119,7 +1119,7 @@ class CodeDigests:
             if is_dataclass_instance(value):
                 self.used_values.add_constant(value)
         if is_instance(value, (set, frozenset)):
-            # See _describe_collection.
+            # As in _describe_collection: the texts may depend on the order, which differs between processes.
             parts.sort(key=_name_for_order)
         if id(value) in self._open_objects:
             return "recursive"
@@ -1431,8 +1431,8 @@ class CodeDigests:
                 return f"{kind}({self._describe_items(zip(map(str, field_names), items, strict=False))})"
             return f"{kind}({', '.join(map(self._describe_constant, items))})"
         if is_instance(value, frozenset):
-            # Two items may use each other. Their texts then depend on which is described first, so the order must be
-            # the same in each process.
+            # Two items may use each other. Their texts then depend on which is described first. The order of the names
+            # is the same in each process.
             texts = [self._describe_constant(item) for item in sorted(frozenset.__iter__(value), key=_name_for_order)]
             return f"{kind}({', '.join(sorted(texts))})"
         return None
