@@ -541,7 +541,11 @@ class OutOfMemoryError(Exception):
         (OutOfMemoryError("Out of memory allocating 2,000 bytes"), False),
         (RuntimeError("CUDA error: out of memory\nCUDA kernel errors might be reported later"), False),
         (RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB"), False),
+        (RuntimeError("CUDA error: out of memory at ops.cu:21"), False),
+        (RuntimeError("OutOfMemoryError: Allocation on device 0 would exceed allowed memory. (out of memory)"), False),
         (RuntimeError("HIP out of memory. Tried to allocate 2.00 GiB"), False),
+        (RuntimeError("NPU out of memory. Tried to allocate 2.00 GiB"), False),
+        (RuntimeError("level_zero backend failed with error: 38 (UR_RESULT_ERROR_OUT_OF_HOST_MEMORY)"), False),
         (RuntimeError("XPU out of memory. Tried to allocate 2.00 GiB"), False),
         (RuntimeError("MPS backend out of memory (MPS allocated: 1.00 GB)"), False),
         (

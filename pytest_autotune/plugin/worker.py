@@ -323,7 +323,9 @@ class TestProcess:
                 mode.begin_tests(self.session, self._context.folder, self._context.workers, list_jobs)
 
     def _count_removed_tests(self, session: pytest.Session) -> int:
-        """Return how many of the collected tests no longer have a node id of their own in ``session.items``.
+        """Return how many of the collected tests are missing from ``session.items``.
+
+        If a hook gave several tests one node id, the reports do not tell them apart. So all but one count as missing.
 
         Shard plugins remove tests without a call of ``pytest_deselected``. Plugins may also add tests, or replace a
         test by a copy with the same node id, so a comparison of the numbers of tests would be wrong. Before pytest 9.2,
@@ -331,15 +333,14 @@ class TestProcess:
         id that it was collected with.
         """
         node_id_by_item_id = {id(item): node_id for item, node_id in self._collected_tests}
-        collected_by_present_node_id: dict[str, str] = {}
+        collected_id_by_present_id: dict[str, str] = {}
         for item in session.items:
             if id(item) in node_id_by_item_id:
-                # If a hook gave several tests one node id, the reports do not tell them apart: only one of them counts.
-                collected_by_present_node_id[item.nodeid] = node_id_by_item_id[id(item)]
+                collected_id_by_present_id[item.nodeid] = node_id_by_item_id[id(item)]
             else:
-                # A plugin added the test. A copy does not take the place of its original.
-                collected_by_present_node_id.setdefault(item.nodeid, item.nodeid)
-        return len(set(node_id_by_item_id.values()) - set(collected_by_present_node_id.values()))
+                # A plugin added this test. If it is a copy of a test with this node id, that test keeps its place.
+                collected_id_by_present_id.setdefault(item.nodeid, item.nodeid)
+        return len(set(node_id_by_item_id.values()) - set(collected_id_by_present_id.values()))
 
     def _build_suite(self, session: pytest.Session) -> Suite:
         """Return the objects that the collected tests may call, and whether the tests are a part of the suite."""

@@ -663,7 +663,7 @@ def test_prune_removes_no_entry_if_the_unittest_plugin_is_off(
     assert entries(serial_suite) == 3
 
 
-#: A conftest.py whose tests get other node ids after the collection.
+#: A conftest.py whose tests get other node ids after the collection. A test may add lines to the last hook.
 RENAMES_TESTS = """
 import pytest
 
@@ -691,7 +691,7 @@ def pytest_runtest_teardown(nextitem):
 TWO_TESTS = "def test_1(tune): tune('lib.op', M=1)\ndef test_2(tune): tune('lib.op', M=2)\n"
 
 
-def test_tests_with_one_node_id_make_a_run_incomplete(serial_suite: Suite) -> None:
+def test_tests_that_share_a_node_id_make_a_run_incomplete(serial_suite: Suite) -> None:
     """The reports do not tell the tests apart. So a prune keeps the entry of the test that did not run."""
     serial_suite.write(test_op=TWO_TESTS).prepare_dump()
     content = serial_suite.cache.read_text()
@@ -702,15 +702,18 @@ def test_tests_with_one_node_id_make_a_run_incomplete(serial_suite: Suite) -> No
     assert serial_suite.cache.read_text() == content
 
 
-def test_copies_of_renamed_tests_leave_a_run_complete(serial_suite: Suite) -> None:
+@pytest.mark.parametrize(
+    ("new_node_id", "statement"),
+    [("node_id + '_renamed'", "items += copies"), ("node_id", "items[:] = copies")],
+    ids=["beside the renamed tests", "in place of the tests"],
+)
+def test_a_run_with_copies_of_its_tests_is_complete(serial_suite: Suite, new_node_id: str, statement: str) -> None:
+    """The prune of a complete run removes the entry of M=2, which no test asks for any more."""
     serial_suite.write(test_op=TWO_TESTS).prepare_dump()
     serial_suite.write(test_op=TWO_TESTS.replace("M=2", "M=1"))
-    conftest = RENAMES_TESTS.format(new_node_id="node_id + '_renamed'")
-    add_to_conftest(
-        serial_suite,
-        conftest
-        + "    items += [Renamed.from_parent(item.parent, name=item.name, callobj=item.obj) for item in items]\n",
-    )
+    copies = "[Renamed.from_parent(item.parent, name=item.name, callobj=item.obj) for item in items]"
+    hook_lines = f"    copies = {copies}\n    {statement}\n"
+    add_to_conftest(serial_suite, RENAMES_TESTS.format(new_node_id=new_node_id) + hook_lines)
 
     result = serial_suite.run(*PRUNE)
 

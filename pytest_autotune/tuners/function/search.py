@@ -29,12 +29,12 @@ from pytest_autotune.tuners.shared.compile_pool import CompilePool
 
 #: The message of a search without a usable candidate names at most so many candidates.
 _MAX_DESCRIBED = 3
-#: Matches the first line of an error by which a library or driver says that memory is missing. Some of these lines also
-#: say the size of the allocation: "CUDA out of memory. Tried to allocate 2.00 GiB".
+#: Matches the first line of an error by which a library or driver says that memory is missing. The second alternative
+#: has no ``$``, because these lines go on: "CUDA out of memory. Tried to allocate 2.00 GiB".
 _LACK_OF_MEMORY = re.compile(
     r"out of memory$"
-    r"|(cuda|hip|xpu|mps backend|resource_exhausted:) out of memory"
-    r"|cudaErrorMemoryAllocation|hipErrorOutOfMemory|error_out_of_(device_)?memory"
+    r"|(cuda|hip|xpu|npu|mps backend|error:|resource_exhausted:) out of memory"
+    r"|OutOfMemory|cudaErrorMemoryAllocation|error_out_of_(device_|host_)?memory"
     r"|can't allocate memory|failed to allocate request",
     re.IGNORECASE,
 )
@@ -456,7 +456,7 @@ def _describe_failure(error: BaseException) -> str:
 
 
 def _is_transient(error: BaseException | None) -> bool:
-    """Whether the next run may be without the error: memory or a file was missing, or the times were unusable."""
+    """Whether the error may be absent in the next run: memory or a file was missing, or the times were unusable."""
     if error is None:
         return False
     if isinstance(error, (MemoryError, OSError, UnusableTimesError)):

@@ -1119,7 +1119,7 @@ class CodeDigests:
             if is_dataclass_instance(value):
                 self.used_values.add_constant(value)
         if is_instance(value, (set, frozenset)):
-            # As in _describe_collection: the texts may depend on the order, which differs between processes.
+            # Two parts may use each other. Their texts then depend on the order, which differs between processes.
             parts.sort(key=_name_for_order)
         if id(value) in self._open_objects:
             return "recursive"
@@ -1133,7 +1133,7 @@ class CodeDigests:
                 texts.append(text)
         finally:
             self._open_objects.discard(id(value))
-        # The order of a set differs between processes.
+        # Parts with the same name may still be in any order.
         if is_instance(value, (set, frozenset)):
             texts.sort()
         return self._add_class(f"{kind}({', '.join(texts)})", value)
@@ -1431,8 +1431,8 @@ class CodeDigests:
                 return f"{kind}({self._describe_items(zip(map(str, field_names), items, strict=False))})"
             return f"{kind}({', '.join(map(self._describe_constant, items))})"
         if is_instance(value, frozenset):
-            # Two items may use each other. Their texts then depend on which is described first. The order of the names
-            # is the same in each process.
+            # Two items may use each other. Their texts then depend on which is described first. So they are described
+            # in the order of their names, which is the same in each process.
             texts = [self._describe_constant(item) for item in sorted(frozenset.__iter__(value), key=_name_for_order)]
             return f"{kind}({', '.join(sorted(texts))})"
         return None
