@@ -780,3 +780,51 @@ def run(x, memo={}):
     before = list_digests_of_run(module)
     module.run(1)
     assert list_digests_of_run(module) == before
+
+
+COMPILED = """
+import numpy, torch
+class Sampler(numpy.random.RandomState):
+    pass
+class nb_func:
+    \"\"\"Stands for nanobind's type of functions.\"\"\"
+    def __init__(self, name):
+        self.__qualname__ = name
+        self.__module__ = "extension"
+    __call__ = print  # not written in Python
+nb_func.__module__ = "nanobind"
+operation = FUNCTION
+def call(config):
+    return operation(config)
+run = {run}
+"""
+
+
+@pytest.mark.parametrize("run", ["call", "operation"])
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("numpy.random.normal", "numpy.random.uniform"),
+        ("Sampler().normal", "Sampler().uniform"),
+        ("torch._C.Graph.inputs", "torch._C.Graph.outputs"),
+        ("torch._C.Graph().inputs", "torch._C.Graph().outputs"),
+        ("nb_func('first')", "nb_func('second')"),
+    ],
+    ids=["Cython", "Cython, object of the suite", "pybind11", "pybind11, object of a library", "nanobind"],
+)
+def test_another_compiled_function_is_a_source_change(load: Load, run: str, old: str, new: str) -> None:
+    """Cython, nanobind and pybind11 have types of their own for the functions of an extension module."""
+    pytest.importorskip("numpy")
+    pytest.importorskip("torch")
+    source = COMPILED.replace("{run}", run)
+    digests = list_digests_of_run(load(source.replace("FUNCTION", old)))
+
+    assert list_digests_of_run(load(source.replace("FUNCTION", old))) == digests
+    assert list_digests_of_run(load(source.replace("FUNCTION", new))) != digests
+
+
+def test_a_function_of_an_extension_module_counts_with_its_module(load: Load) -> None:
+    """The import statement is no part of the text of ``call``."""
+    pytest.importorskip("numpy")
+    source = COMPILED.replace("{run}", "call").replace("FUNCTION", "nb_func('operation')")
+    assert list_digests_of_run(load(source)) != list_digests_of_run(load(source.replace('"extension"', '"other"')))

@@ -33,7 +33,13 @@ from pytest_autotune.tuners.source.attributes import (
     own_attributes,
     read_stored,
 )
-from pytest_autotune.tuners.source.libraries import Libraries, find_distribution, is_library_code
+from pytest_autotune.tuners.source.libraries import (
+    Libraries,
+    find_distribution,
+    find_file,
+    is_library_code,
+    is_library_module,
+)
 
 _LANGUAGE, _LIBDEVICE = "tl", "libdevice"
 #: The functions that both modules have, from Triton 3.4 to 3.9. The list is fixed, so that digests are the same under
@@ -43,6 +49,10 @@ _IN_BOTH |= {"sqrt_rn"}
 #: A word without a module before it means the function that most public kernels import under this word, so that their
 #: digests need no public name. For these words it is libdevice's (Liger, Unsloth, FlagGems), for all others ``tl``'s.
 _MOSTLY_LIBDEVICE = {"div_rn", "rsqrt"}
+#: The types of functions that Cython and nanobind make, and of a function in a class that pybind11 makes.
+_COMPILED_FUNCTIONS = frozenset(
+    {"cython_function_or_method", "fused_cython_function", "nb_func", "nb_method", "nb_bound_method", "instancemethod"}
+)
 #: The arguments of ``triton.jit`` that are compiled in.
 _TRITON_OPTIONS = ("noinline", "do_not_specialize", "do_not_specialize_on_alignment", "debug")
 #: The arguments of Numba's decorators that are compiled in.
@@ -459,23 +469,66 @@ def find_library_text(value: object, path: str, libraries: Libraries) -> str | N
         return None
     code = python_function(value) or value
     public_name = find_public_name(code)
-    is_of_known_package = not is_instance(code, (FunctionType, type)) or is_library_code(code)
-    if not is_of_known_package:
-        # The function is of another installed distribution. Its public name is always in the digest, even where the
-        # source has the function's name: two modules may have functions of the same name.
+    if not _is_of_known_package(code):
+        # The function is of another installed distribution, or of an extension module. Its public name is always in the
+        # digest, even where the source has the function's name: two modules may have functions of the same name.
         return public_name
     if not public_name or _is_clear(path, value, public_name):
         return None
     return public_name
 
 
+def _is_of_known_package(code: object) -> bool:
+    """Whether a function or class belongs to Python's own library or a known package, and not to another library."""
+    if is_instance(code, (FunctionType, type)):
+        return is_library_code(code)
+    module = read_attribute(code, "__module__")
+    if is_compiled_function(code):
+        module = _find_name_of_compiled_function(code).rpartition(".")[0]
+    if not is_instance(module, str):
+        return True
+    return is_library_module(module, find_file(sys.modules.get(module)))
+
+
 def is_library_callable(value: object) -> bool:
     """Whether a value is a function of a library that is not written in Python: ``torch.relu``, ``numpy.exp``."""
     value = unwrapped(value)
+    if is_compiled_function(value):
+        return True
     if not callable(value) or is_instance(value, MethodType) or not is_library_code(type(value)):
         return False
     # An annotation such as list[int] can be called, and is no function.
     return read_attribute(value, "__origin__") is None
+
+
+def is_compiled_function(value: object) -> bool:
+    """Whether Cython, nanobind or pybind11 made a function of an extension module, or a method of a class there.
+
+    It may be bound to an object of a library, as ``numpy.random.normal`` is.
+    """
+    if is_instance(value, MethodType) and is_library_code(type(value.__self__)):
+        value = value.__func__
+    cls = type(value)
+    module = class_module(cls)
+    is_type_known = module in ("", "nanobind", "builtins") or module.startswith("_cython_")
+    if class_name(cls) not in _COMPILED_FUNCTIONS or not is_type_known:
+        return False
+    return _find_name_of_compiled_function(value) != ""
+
+
+def _find_name_of_compiled_function(function: Any) -> str:
+    """Return ``module.name`` of a function, see :func:`is_compiled_function`; empty if the name may not be unique."""
+    try:
+        # The type of the function computes the names.
+        module, name = function.__module__, function.__qualname__
+        if class_name(type(function)) == "instancemethod":
+            # The __qualname__ begins with the name of a type that pybind11 changes between versions.
+            name = function.__name__
+    except AttributeError:
+        return ""
+    if not is_instance(module, str) or not is_instance(name, str) or "<locals>" in name:
+        return ""
+    return f"{_public_module(module)}.{name}"
 
 
 def is_builtin_function(value: object) -> bool:
@@ -539,6 +592,8 @@ def find_name_in_module(module: ModuleType, attribute: str, path: str) -> Librar
 
 def find_public_name(code: object) -> str:
     """Return a name of a function or class that stays in new versions of its library; empty if there is none."""
+    if is_compiled_function(code):
+        return _find_name_of_compiled_function(code)
     module = read_attribute(code, "__module__")
     name = read_attribute(code, "__name__")
     if not is_instance(name, str):

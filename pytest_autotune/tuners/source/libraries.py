@@ -36,6 +36,8 @@ from pytest_autotune.tuners.source.attributes import (
 #: Digests leave out the functions of these packages: a version of a package is no version of the kernel.
 _PACKAGES = {"triton", "torch", "numpy", "cupy", "numba", "pyopencl", "jax", "cutlass", "cuda", "pytest"}
 _PACKAGES |= {"jaxlib", "_pytest", "pytest_autotune"}
+#: The module of the types that pybind11 adds to each program. They change between versions of pybind11.
+_PACKAGES |= {"pybind11_builtins"}
 #: A package with one of these names is the library itself, wherever it lies: a suite is tuned with it.
 _UNMISTAKABLE = ("triton", "torch", "jax", "jaxlib", "pytest_autotune")
 _STANDARD = tuple({str(Path(sysconfig.get_path(name)).resolve()) for name in ("stdlib", "platstdlib")})
