@@ -9,6 +9,7 @@ from types import ModuleType
 
 import pytest
 
+from pytest_autotune.cache.model import UncacheableError
 from pytest_autotune.tuners.function.identity import list_sources, source_text
 from pytest_autotune.tuners.source import module_text
 from pytest_autotune.tuners.source.attributes import is_descriptor
@@ -807,10 +808,18 @@ run = {run}
         ("numpy.random.normal", "numpy.random.uniform"),
         ("Sampler().normal", "Sampler().uniform"),
         ("torch._C.Graph.inputs", "torch._C.Graph.outputs"),
+        ("torch._C.Graph.inputs", "torch._C.Node.inputs"),
         ("torch._C.Graph().inputs", "torch._C.Graph().outputs"),
         ("nb_func('first')", "nb_func('second')"),
     ],
-    ids=["Cython", "Cython, object of the suite", "pybind11", "pybind11, object of a library", "nanobind"],
+    ids=[
+        "Cython",
+        "Cython, object of the suite",
+        "pybind11",
+        "pybind11, other class",
+        "pybind11, object of a library",
+        "nanobind",
+    ],
 )
 def test_another_compiled_function_is_a_source_change(load: Load, run: str, old: str, new: str) -> None:
     """Cython, nanobind and pybind11 have types of their own for the functions of an extension module."""
@@ -828,3 +837,36 @@ def test_a_function_of_an_extension_module_counts_with_its_module(load: Load) ->
     pytest.importorskip("numpy")
     source = COMPILED.replace("{run}", "call").replace("FUNCTION", "nb_func('operation')")
     assert list_digests_of_run(load(source)) != list_digests_of_run(load(source.replace('"extension"', '"other"')))
+
+
+CODE_IN_AN_OBJECT = """
+import numpy
+class Sampler(numpy.random.RandomState):
+    pass
+def helper(n):
+    return n + 1
+sampler = Sampler()
+sampler.callback = helper
+run = sampler.normal
+"""
+
+
+def test_a_method_of_cython_leads_to_the_code_that_its_object_stores(load: Load) -> None:
+    pytest.importorskip("numpy")
+    edited = CODE_IN_AN_OBJECT.replace("n + 1", "n + 2")
+    assert list_digests_of_run(load(CODE_IN_AN_OBJECT)) != list_digests_of_run(load(edited))
+
+
+def test_a_closure_with_a_method_of_a_generator_is_uncacheable(load: Load) -> None:
+    """The name of the method does not tell the generator."""
+    pytest.importorskip("numpy")
+    source = """
+import numpy
+def make(draw):
+    def kernel(n):
+        return draw(n)
+    return kernel
+kernel = make(numpy.random.default_rng(1).normal)
+"""
+    with pytest.raises(UncacheableError, match=r"draw of .*kernel"):
+        source_digest(load(source).kernel, own_cells=True)

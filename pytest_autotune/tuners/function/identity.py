@@ -50,7 +50,7 @@ from pytest_autotune.tuners.source.code_text import (
 )
 from pytest_autotune.tuners.source.functions import (
     closure_cells,
-    is_compiled_function,
+    is_binding_function,
     is_library_callable,
     list_layers,
     python_function,
@@ -220,7 +220,7 @@ def _hides_calls(value: object) -> bool:
     inner_function = python_function(value)
     if inner_function is None:
         # An object that can be called has no source of its own, for example a function under functools.singledispatch.
-        return callable(value) and (not is_library_callable(value) or is_compiled_function(value))
+        return callable(value) and (not is_library_callable(value) or is_binding_function(value))
     # A decorator of a library, such as functools.lru_cache, may have a function of the user inside.
     return is_library_code(inner_function) and bool(_list_inner_functions(inner_function))
 
@@ -316,11 +316,10 @@ def _read_code_behind_library(source: object) -> DigestedSource | None:
     if is_instance(callee, MethodType):
         owner = callee.__self__
     if not is_instance(owner, type):
-        if function is None:
-            # The name of a compiled method counts, too.
+        values.append(owner)
+        if is_instance(callee, MethodType) and function is None:
+            # The name of a method that is not written in Python counts, too.
             values.append(callee)
-        else:
-            values.append(owner)
         if _is_class_of_user(type(owner)):
             root = type(owner)
     with UncacheableErrors():

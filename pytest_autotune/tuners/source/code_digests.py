@@ -66,6 +66,7 @@ from pytest_autotune.tuners.source.functions import (
     find_path,
     find_public_name,
     find_shortest_name,
+    is_binding_function,
     is_builtin_function,
     is_callable_object,
     is_code,
@@ -355,13 +356,16 @@ class CodeDigests:
         text = None
         if not is_internal:
             text = self._describe_value(value, name)
-        if text is None:
+        # The name of a method that an extension module bound does not tell its object.
+        is_bound = is_instance(value, MethodType) and is_binding_function(value)
+        if text is None or is_bound:
             # A function of a library has no text if its name in the source is clear, such as math.floor as `floor`.
-            has_clear_name = is_from_library(value, self.libraries) and find_public_name(value) != ""
+            has_clear_name = not is_bound and is_from_library(value, self.libraries) and find_public_name(value) != ""
             is_open = name in function.__code__.co_freevars and not has_clear_name
             if is_open and self._carried and not self._has_open_values:
                 kind = class_name(type(value))
                 raise UncacheableError(f"{name} of {qualified_name(function)} is a {kind}, which has no stable form")
+        if text is None:
             text = self._describe_unstable(value)
         if text is None:
             return self._describe_code_behind(name, value, source)

@@ -11,6 +11,7 @@ nothing more. If a word stands for a function with another name, the digest also
 
 from __future__ import annotations
 
+import re
 import sys
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping
@@ -50,7 +51,7 @@ _IN_BOTH |= {"sqrt_rn"}
 #: digests need no public name. For these words it is libdevice's (Liger, Unsloth, FlagGems), for all others ``tl``'s.
 _MOSTLY_LIBDEVICE = {"div_rn", "rsqrt"}
 #: The types of functions that Cython and nanobind make, and of a function in a class that pybind11 makes.
-_COMPILED_FUNCTIONS = frozenset(
+_BINDING_TYPES = frozenset(
     {"cython_function_or_method", "fused_cython_function", "nb_func", "nb_method", "nb_bound_method", "instancemethod"}
 )
 #: The arguments of ``triton.jit`` that are compiled in.
@@ -479,12 +480,15 @@ def find_library_text(value: object, path: str, libraries: Libraries) -> str | N
 
 
 def _is_of_known_package(code: object) -> bool:
-    """Whether a function or class belongs to Python's own library or a known package, and not to another library."""
+    """Whether a function or class belongs to Python's own library or a known package, and not to another library.
+
+    True also for a function without a module, such as a method of a type that is not written in Python.
+    """
     if is_instance(code, (FunctionType, type)):
         return is_library_code(code)
     module = read_attribute(code, "__module__")
-    if is_compiled_function(code):
-        module = _find_name_of_compiled_function(code).rpartition(".")[0]
+    if is_binding_function(code):
+        module = _find_name_of_binding_function(code).rpartition(".")[0]
     if not is_instance(module, str):
         return True
     return is_library_module(module, find_file(sys.modules.get(module)))
@@ -493,7 +497,7 @@ def _is_of_known_package(code: object) -> bool:
 def is_library_callable(value: object) -> bool:
     """Whether a value is a function of a library that is not written in Python: ``torch.relu``, ``numpy.exp``."""
     value = unwrapped(value)
-    if is_compiled_function(value):
+    if is_binding_function(value):
         return True
     if not callable(value) or is_instance(value, MethodType) or not is_library_code(type(value)):
         return False
@@ -501,32 +505,37 @@ def is_library_callable(value: object) -> bool:
     return read_attribute(value, "__origin__") is None
 
 
-def is_compiled_function(value: object) -> bool:
-    """Whether Cython, nanobind or pybind11 made a function of an extension module, or a method of a class there.
+def is_binding_function(value: object) -> bool:
+    """Whether a value is a function of an extension module with a type of Cython's, nanobind's or pybind11's own.
 
-    It may be bound to an object of a library, as ``numpy.random.normal`` is.
+    True also for a method that is bound to an object of a library, as ``numpy.random.normal`` is. False if the function
+    has no name that tells it from others.
     """
     if is_instance(value, MethodType) and is_library_code(type(value.__self__)):
         value = value.__func__
     cls = type(value)
     module = class_module(cls)
     is_type_known = module in ("", "nanobind", "builtins") or module.startswith("_cython_")
-    if class_name(cls) not in _COMPILED_FUNCTIONS or not is_type_known:
+    if class_name(cls) not in _BINDING_TYPES or not is_type_known:
         return False
-    return _find_name_of_compiled_function(value) != ""
+    return _find_name_of_binding_function(value) != ""
 
 
-def _find_name_of_compiled_function(function: Any) -> str:
-    """Return ``module.name`` of a function, see :func:`is_compiled_function`; empty if the name may not be unique."""
+def _find_name_of_binding_function(function: Any) -> str:
+    """Return ``module.name`` of a function, see :func:`is_binding_function`; empty if the name may not be unique."""
     try:
         # The type of the function computes the names.
         module, name = function.__module__, function.__qualname__
         if class_name(type(function)) == "instancemethod":
-            # The __qualname__ begins with the name of a type that pybind11 changes between versions.
-            name = function.__name__
-    except AttributeError:
+            # The __qualname__ begins with the name of a type of pybind11, which changes between versions. The method's
+            # class is only in the docstring: ``go(self: extension.Plan, n: int) -> int``.
+            signature = re.search(r"\(self: ([\w.]+)", function.__doc__)
+            if signature is None:
+                return ""
+            return f"{signature[1]}.{function.__name__}"
+    except Exception:  # there is no such attribute
         return ""
-    if not is_instance(module, str) or not is_instance(name, str) or "<locals>" in name:
+    if not is_instance(module, str) or not is_instance(name, str) or "<" in name:
         return ""
     return f"{_public_module(module)}.{name}"
 
@@ -592,8 +601,8 @@ def find_name_in_module(module: ModuleType, attribute: str, path: str) -> Librar
 
 def find_public_name(code: object) -> str:
     """Return a name of a function or class that stays in new versions of its library; empty if there is none."""
-    if is_compiled_function(code):
-        return _find_name_of_compiled_function(code)
+    if is_binding_function(code):
+        return _find_name_of_binding_function(code)
     module = read_attribute(code, "__module__")
     name = read_attribute(code, "__name__")
     if not is_instance(name, str):
