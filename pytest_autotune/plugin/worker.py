@@ -325,12 +325,11 @@ class TestProcess:
     def _count_removed_tests(self, session: pytest.Session) -> int:
         """Return how many of the collected tests are missing from ``session.items``.
 
-        If a hook gave several tests one node id, the reports do not tell them apart. So all but one count as missing.
-
         Shard plugins remove tests without a call of ``pytest_deselected``. Plugins may also add tests, or replace a
         test by a copy with the same node id, so a comparison of the numbers of tests would be wrong. Before pytest 9.2,
         xdist changes node ids with ``--dist=loadgroup`` after ``pytest_itemcollected``. So each test counts by the node
-        id that it was collected with.
+        id that it was collected with. If a hook gave several tests one node id, the reports cannot tell them apart, so
+        all but the last count as missing.
         """
         node_id_by_item_id = {id(item): node_id for item, node_id in self._collected_tests}
         collected_id_by_present_id: dict[str, str] = {}

@@ -50,7 +50,7 @@ from pytest_autotune.tuners.source.code_text import (
 )
 from pytest_autotune.tuners.source.functions import (
     closure_cells,
-    is_binding_function,
+    is_extension_function,
     is_library_callable,
     list_layers,
     python_function,
@@ -220,7 +220,7 @@ def _hides_calls(value: object) -> bool:
     inner_function = python_function(value)
     if inner_function is None:
         # An object that can be called has no source of its own, for example a function under functools.singledispatch.
-        return callable(value) and (not is_library_callable(value) or is_binding_function(value))
+        return callable(value) and (not is_library_callable(value) or is_extension_function(value))
     # A decorator of a library, such as functools.lru_cache, may have a function of the user inside.
     return is_library_code(inner_function) and bool(_list_inner_functions(inner_function))
 

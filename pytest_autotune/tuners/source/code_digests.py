@@ -66,11 +66,11 @@ from pytest_autotune.tuners.source.functions import (
     find_path,
     find_public_name,
     find_shortest_name,
-    is_binding_function,
     is_builtin_function,
     is_callable_object,
     is_code,
     is_dsl_wrapper,
+    is_extension_function,
     is_from_library,
     is_function_of_user,
     is_object_of_user,
@@ -356,8 +356,8 @@ class CodeDigests:
         text = None
         if not is_internal:
             text = self._describe_value(value, name)
-        # The name of a method that an extension module bound does not tell its object.
-        is_bound = is_instance(value, MethodType) and is_binding_function(value)
+        # The name of a bound method of an extension module does not say which object it is bound to.
+        is_bound = is_instance(value, MethodType) and is_extension_function(value)
         if text is None or is_bound:
             # A function of a library has no text if its name in the source is clear, such as math.floor as `floor`.
             has_clear_name = not is_bound and is_from_library(value, self.libraries) and find_public_name(value) != ""
@@ -1552,7 +1552,7 @@ def _list_names_below(path: str, names: Iterable[DottedName]) -> list[DottedName
 
 
 def _name_for_order(value: object) -> str:
-    """Return a name to sort the items of a set by: the name of a function, or of the class of another value."""
+    """Return a name to sort the items of a set by: the name of a function, or the name of another value's class."""
     function = python_function(value)
     if function is None:
         return class_name(type(value))

@@ -471,9 +471,10 @@ def find_library_text(value: object, path: str, libraries: Libraries) -> str | N
     code = python_function(value) or value
     public_name = find_public_name(code)
     if not _is_of_known_package(code):
-        # The function is of another installed distribution, or of an extension module. Its public name is always in the
-        # digest, even where the source has the function's name: two modules may have functions of the same name.
-        return public_name
+        # The function is of another installed distribution, or of an extension module of no known package. Its public
+        # name is always in the digest, even where the source has the function's name: two modules may have functions of
+        # the same name.
+        return public_name or None
     if not public_name or _is_clear(path, value, public_name):
         return None
     return public_name
@@ -487,8 +488,8 @@ def _is_of_known_package(code: object) -> bool:
     if is_instance(code, (FunctionType, type)):
         return is_library_code(code)
     module = read_attribute(code, "__module__")
-    if is_binding_function(code):
-        module = _find_name_of_binding_function(code).rpartition(".")[0]
+    if is_extension_function(code):
+        module = _find_name_of_extension_function(code).rpartition(".")[0]
     if not is_instance(module, str):
         return True
     return is_library_module(module, find_file(sys.modules.get(module)))
@@ -497,7 +498,7 @@ def _is_of_known_package(code: object) -> bool:
 def is_library_callable(value: object) -> bool:
     """Whether a value is a function of a library that is not written in Python: ``torch.relu``, ``numpy.exp``."""
     value = unwrapped(value)
-    if is_binding_function(value):
+    if is_extension_function(value):
         return True
     if not callable(value) or is_instance(value, MethodType) or not is_library_code(type(value)):
         return False
@@ -505,26 +506,29 @@ def is_library_callable(value: object) -> bool:
     return read_attribute(value, "__origin__") is None
 
 
-def is_binding_function(value: object) -> bool:
-    """Whether a value is a function of an extension module with a type of Cython's, nanobind's or pybind11's own.
+def is_extension_function(value: object) -> bool:
+    """Whether a value is a function of an extension module that was made with Cython, nanobind or pybind11.
 
-    True also for a method that is bound to an object of a library, as ``numpy.random.normal`` is. False if the function
-    has no name that tells it from others.
+    True also for such a function that is bound to an object of a library, as ``numpy.random.normal`` is. False if no
+    name identifies the function. The plain functions of a module of pybind11 are builtin functions, and give False.
     """
     if is_instance(value, MethodType) and is_library_code(type(value.__self__)):
         value = value.__func__
     cls = type(value)
     module = class_module(cls)
+    # The types of Cython may have no module. The type of a method of pybind11's classes is Python's own.
     is_type_known = module in ("", "nanobind", "builtins") or module.startswith("_cython_")
     if class_name(cls) not in _BINDING_TYPES or not is_type_known:
         return False
-    return _find_name_of_binding_function(value) != ""
+    return _find_name_of_extension_function(value) != ""
 
 
-def _find_name_of_binding_function(function: Any) -> str:
-    """Return ``module.name`` of a function, see :func:`is_binding_function`; empty if the name may not be unique."""
+def _find_name_of_extension_function(function: Any) -> str:
+    """Return ``module.name`` of a function, see :func:`is_extension_function`, or ``module.Class.name`` of a method.
+
+    The result is empty if there is no name, or if several functions may have it.
+    """
     try:
-        # The type of the function computes the names.
         module, name = function.__module__, function.__qualname__
         if class_name(type(function)) == "instancemethod":
             # The __qualname__ begins with the name of a type of pybind11, which changes between versions. The method's
@@ -533,9 +537,11 @@ def _find_name_of_binding_function(function: Any) -> str:
             if signature is None:
                 return ""
             return f"{signature[1]}.{function.__name__}"
-    except Exception:  # there is no such attribute
+    except Exception:  # an attribute is missing, or the docstring is
         return ""
-    if not is_instance(module, str) or not is_instance(name, str) or "<" in name:
+    if not is_instance(module, str) or not is_instance(name, str):
+        return ""
+    if "<" in name:  # <lambda> or <locals>
         return ""
     return f"{_public_module(module)}.{name}"
 
@@ -601,8 +607,8 @@ def find_name_in_module(module: ModuleType, attribute: str, path: str) -> Librar
 
 def find_public_name(code: object) -> str:
     """Return a name of a function or class that stays in new versions of its library; empty if there is none."""
-    if is_binding_function(code):
-        return _find_name_of_binding_function(code)
+    if is_extension_function(code):
+        return _find_name_of_extension_function(code)
     module = read_attribute(code, "__module__")
     name = read_attribute(code, "__name__")
     if not is_instance(name, str):
