@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -857,16 +858,144 @@ def test_a_method_of_cython_leads_to_the_code_that_its_object_stores(load: Load)
     assert list_digests_of_run(load(CODE_IN_AN_OBJECT)) != list_digests_of_run(load(edited))
 
 
-def test_a_closure_with_a_method_of_a_generator_is_uncacheable(load: Load) -> None:
-    """The name of the method does not tell the generator."""
+@pytest.mark.parametrize(
+    "method",
+    ["numpy.random.default_rng(1).normal", "random.Random(1).random", "(1).__add__"],
+    ids=["Cython", "C", "C, special"],
+)
+def test_a_closure_with_a_method_of_a_library_object_is_uncacheable(load: Load, method: str) -> None:
+    """The name of the method does not tell the object."""
     pytest.importorskip("numpy")
-    source = """
-import numpy
+    source = f"""
+import numpy, random
 def make(draw):
     def kernel(n):
         return draw(n)
     return kernel
-kernel = make(numpy.random.default_rng(1).normal)
+kernel = make({method})
 """
     with pytest.raises(UncacheableError, match=r"draw of .*kernel"):
         source_digest(load(source).kernel, own_cells=True)
+
+
+METHODS_OF_LIBRARIES = """
+import dataclasses, functools, io, math, pathlib, random
+import numpy
+def scale(n):
+    return n * 2
+class Stream(io.StringIO):
+    pass
+operation = {method}
+pair = (operation, 1)
+def call(config):
+    return operation(config)
+def call_default(config, default=operation):
+    return default(config)
+def call_item(config):
+    return pair[0](config)
+call_partial = functools.partial(scale, operation)
+call_lambda = lambda config: scale(operation(config))
+def make(function):
+    def inner(config):
+        return function(config)
+    return inner
+call_closure = make(operation)
+class Steps:
+    def __init__(self, step):
+        self.step = step
+    def call(self, config):
+        return self.step(config)
+    def __call__(self, config):
+        return self.step(config)
+steps = Steps(operation)
+call_attribute = steps.call
+@dataclasses.dataclass
+class Plan:
+    step: object = {method}
+    def call(self, config):
+        return self.step(config)
+call_field = Plan().call
+run = {run}
+"""
+
+
+@pytest.mark.parametrize(
+    "run",
+    [
+        "call",
+        "call_default",
+        "call_item",
+        "call_partial",
+        "call_lambda",
+        "call_closure",
+        "call_attribute",
+        "call_field",
+        "operation",
+        "steps",
+    ],
+)
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("random.random", "random.getrandbits"),
+        ("random.randint", "random.uniform"),
+        ("numpy.ones(2).sum", "numpy.ones(2).prod"),
+        ("pathlib.Path.cwd", "pathlib.Path.home"),
+        ("(1).__add__", "(1).__mul__"),
+        ("math.floor.__call__", "math.ceil.__call__"),
+        ("str.upper", "str.lower"),
+    ],
+    ids=["C", "Python", "numpy", "class method", "special method", "method of a function", "without an object"],
+)
+def test_another_method_of_a_library_is_a_source_change(load: Load, run: str, old: str, new: str) -> None:
+    pytest.importorskip("numpy")
+    digests = list_digests_of_run(load(METHODS_OF_LIBRARIES.format(method=old, run=run)))
+
+    assert list_digests_of_run(load(METHODS_OF_LIBRARIES.format(method=old, run=run))) == digests
+    assert list_digests_of_run(load(METHODS_OF_LIBRARIES.format(method=new, run=run))) != digests
+
+
+def test_a_method_of_a_library_under_its_own_name_adds_nothing_to_a_digest(load: Load) -> None:
+    source = "import random\nrandom_bits = random.random\nrandom = random.random\ndef kernel(n):\n    return {name}()\n"
+    assert list(source_parts(load(source.format(name="random")).kernel)) == ["kernel"]
+    assert list(source_parts(load(source.format(name="random_bits")).kernel)) == ["random_bits", "kernel"]
+
+
+def test_the_class_of_a_library_object_is_in_no_digest(load: Load) -> None:
+    """With pytest's option ``-s``, the class of ``sys.stdout`` is another one."""
+    source = METHODS_OF_LIBRARIES.format(method="io.StringIO().write", run="call")
+    other = source.replace("io.StringIO().write", "type('Captured', (io.StringIO,), {'__module__': 'io'})().write")
+    assert list_digests_of_run(load(source)) == list_digests_of_run(load(other))
+
+
+@pytest.mark.parametrize("method", ["(scale, 1).__getitem__", "scale.__call__", "types.MethodType(scale, 1)"])
+def test_a_method_of_a_library_object_leads_to_the_code_in_the_object(load: Load, method: str) -> None:
+    source = "import types\n" + METHODS_OF_LIBRARIES.format(method=method, run="call")
+    assert list_digests_of_run(load(source)) != list_digests_of_run(load(source.replace("n * 2", "n * 3")))
+
+
+def test_a_method_inside_a_decorator_of_a_library_is_in_no_digest(load: Load) -> None:
+    """Another version of torch may have another method in the closure."""
+    torch = pytest.importorskip("torch")
+    source = "import torch\n@torch.no_grad()\ndef kernel(n):\n    return n\n"
+    digest_of_clone = source_digest(load(source).kernel, carried=False)
+    kernel = load(source).kernel
+    position = kernel.__code__.co_freevars.index("ctx_factory")
+    assert kernel.__closure__[position].cell_contents.__name__ == "clone"
+    kernel.__closure__[position].cell_contents = torch.no_grad().__enter__
+
+    assert source_digest(kernel, carried=False) == digest_of_clone
+
+
+def test_another_function_without_a_module_of_scipy_is_a_source_change(
+    load: Load, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Functions of the class ``numpy.ufunc`` store no module. Internal ones of numpy stand for those of scipy here."""
+    functions = pytest.importorskip("numpy.linalg._umath_linalg")
+    assert getattr(functions.det, "__module__", None) is None
+    special = ModuleType("scipy.special")
+    special.__dict__.update(det=functions.det, inv=functions.inv)
+    monkeypatch.setitem(sys.modules, "scipy.special", special)
+    source = "from scipy.special import det as operation\ndef run(config):\n    return operation(config)\n"
+
+    assert list_digests_of_run(load(source)) != list_digests_of_run(load(source.replace("det", "inv")))

@@ -24,7 +24,7 @@ from contextlib import ContextDecorator, contextmanager, suppress
 from decimal import Decimal
 from fractions import Fraction
 from functools import cached_property, partial
-from types import BuiltinMethodType, FunctionType, MappingProxyType, MethodType, ModuleType
+from types import FunctionType, MappingProxyType, MethodType, ModuleType
 from typing import Any
 
 from pytest_autotune.cache.model import UncacheableError
@@ -59,10 +59,12 @@ from pytest_autotune.tuners.source.code_text import (
     read_function,
 )
 from pytest_autotune.tuners.source.functions import (
+    BOUND_METHODS,
     closure_cells,
     find_generic_class,
     find_kept_source,
     find_library_text,
+    find_name_of_bound_method,
     find_path,
     find_public_name,
     find_shortest_name,
@@ -387,7 +389,7 @@ class CodeDigests:
             return None
         if is_builtin_function(value):
             return self._describe_value(value, name)
-        return self.describe_code_in(value, _list_names_below(name, source.whole_names))
+        return self.describe_code_in(value, _list_names_below(name, source.whole_names), name)
 
     def _counts_closure(self, function: FunctionType, own_cells: bool) -> bool:
         """Whether the plain values in the closure of a function count."""
@@ -527,7 +529,7 @@ class CodeDigests:
             elif is_code(value) or is_builtin_function(value):
                 text = self._describe_attribute(name, value)
             else:
-                text = self.describe_code_in(value, _list_names_below(name, names))
+                text = self.describe_code_in(value, _list_names_below(name, names), name)
             if text is not None:
                 lines.append(f"{name}: {text}")
         return lines
@@ -560,7 +562,7 @@ class CodeDigests:
         for name, value in values:
             text = self._describe_value(value, name) or self._describe_unstable(value)
             if text is None and not is_code(value):
-                text = self.describe_code_in(value, _list_names_below(name, names))
+                text = self.describe_code_in(value, _list_names_below(name, names), name)
             if text is not None:
                 if not is_code(value):
                     self._note_part(name, text)
@@ -665,14 +667,17 @@ class CodeDigests:
             texts.append(self._describe_code_behind(name, value, source))
         return sorted([text for text in texts if text is not None])
 
-    def describe_code_in(self, value: object, names: Iterable[DottedName] = (WHOLE_OBJECT,)) -> str | None:
+    def describe_code_in(
+        self, value: object, names: Iterable[DottedName] = (WHOLE_OBJECT,), path: str = ""
+    ) -> str | None:
         """Return the text of the user's code that a function reaches through a value; None if there is none.
 
         The data in the value are left out. Code is in a function or class, behind the methods of an object, and in the
-        parts of a tuple or ``partial``. The text of a library's function is its public name.
+        parts of a tuple or ``partial``. The text of a library's function or method is its public name.
 
         :param names: the dotted names that the function takes from the value: ``("sub", "launch")`` for
             ``value.sub.launch()``. By default, the function uses the value as a whole.
+        :param path: the name of the value in the source; empty if the source has no name for it.
         """
         inner = unwrapped(value)
         if inner is not value:
@@ -683,10 +688,8 @@ class CodeDigests:
             return self._describe_module(value, names)
         if is_code(value):
             return self._describe_stored(value, "")
-        if is_instance(value, (MethodType, BuiltinMethodType)):
-            text = self._describe_bound_method(value)
-            if text is None and is_instance(value, MethodType):
-                text = self._describe_library_method(value)
+        if is_instance(value, BOUND_METHODS):
+            text = self._describe_bound_method(value) or self._describe_library_method(value, path)
             if text is not None:
                 return text
         # Such as torch.exp, which is a method of a module.
@@ -705,17 +708,41 @@ class CodeDigests:
             return None
         return ", ".join(texts)
 
-    def _describe_library_method(self, method: MethodType) -> str | None:
-        """Return the text of the user's code in a bound method of a library's object; None if there is none.
+    def _describe_library_method(self, method: Any, path: str) -> str | None:
+        """Return the name of a bound method of a library, and the user's code in it; None if there is neither.
 
-        The name of the method is left out, because it may be a detail of the library: the closure of a function under
+        :param path: the name of the method in the source. If it ends in the method's own name, this name is left out.
+        """
+        if is_builtin_function(method) or is_instance(method.__self__, ModuleType):
+            return None
+        texts: list[str] = []
+        if is_instance(method, MethodType):
+            function = python_function(method.__func__)
+            if function is None or not is_from_library(function, self.libraries):
+                # The user has bound a function to the object.
+                return self.describe_code_in(method.__func__)
+            texts += self._describe_code_of_user_inside(method.__func__, function)
+        name = find_name_of_bound_method(method)
+        is_clear = name.rpartition(".")[2] == path.rpartition(".")[2]
+        if name and not is_clear and not self._is_in_library():
+            texts.append(name)
+            self._note_part(path or name, name)
+        if not is_instance(method.__self__, type):
+            # Such as (add, multiply).__getitem__.
+            text_of_owner = self.describe_code_in(method.__self__)
+            if text_of_owner is not None:
+                texts.append(text_of_owner)
+        return ", ".join(texts) or None
+
+    def _is_in_library(self) -> bool:
+        """Whether the code that is being described now belongs to a library, such as the wrapper of its decorator.
+
+        The methods that this code uses may be a detail of the library: the closure of a function under
         ``torch.no_grad()`` has the method ``clone`` of torch's decorator.
         """
-        function = python_function(method.__func__)
-        if function is None or not is_from_library(function, self.libraries):
-            # The user has bound a function to the object.
-            return self.describe_code_in(method.__func__)
-        return ", ".join(self._describe_code_of_user_inside(method.__func__, function)) or None
+        if self.libraries.has_root:
+            return True
+        return bool(self._module_files) and self.libraries.has_file(self._module_files[0])
 
     def _describe_uses(self, uses: Iterable[ObjectUse]) -> list[str]:
         """Return a line for each piece of the user's code that other code reaches by some uses of objects."""
@@ -947,7 +974,7 @@ class CodeDigests:
         if is_special:
             return None
         # Since Python 3.14, a partial is a descriptor.
-        if is_descriptor(value) and not is_instance(value, partial):
+        if is_descriptor(value) and not is_instance(value, partial) and not is_builtin_function(value):
             return self._describe_descriptor(value)
         text = self._describe_value(value, name) or self._describe_fixed_items(value)
         if text is None and is_instance(value, partial):
@@ -1042,7 +1069,7 @@ class CodeDigests:
         if is_instance(inner, type):
             # In tl.constexpr(Config), the class counts.
             value = inner
-        if is_instance(value, (MethodType, BuiltinMethodType)):
+        if is_instance(value, BOUND_METHODS):
             method_text = self._describe_bound_method(value)
             if method_text is not None:
                 return method_text
@@ -1161,7 +1188,7 @@ class CodeDigests:
             texts.append(text)
         return f"partial({', '.join(texts)})"
 
-    def _describe_bound_method(self, method: MethodType | BuiltinMethodType) -> str | None:
+    def _describe_bound_method(self, method: Any) -> str | None:
         """Return the text of a method that is bound to an object or a class; None for a function of a library."""
         owner = method.__self__
         cls = type(owner)
@@ -1295,7 +1322,9 @@ class CodeDigests:
         """
         if is_instance(value, ModuleType):
             return self._describe_module(value, [WHOLE_OBJECT])
-        if is_instance(value, (type, MethodType)) or is_function_of_user(value, self.libraries):
+        if is_instance(value, BOUND_METHODS):
+            return self._describe_value(value, name) or self._describe_library_method(value, name)
+        if is_instance(value, type) or is_function_of_user(value, self.libraries):
             return self._describe_value(value, name)
         items = list_parts(value)
         if items:

@@ -18,7 +18,15 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property, lru_cache, partial, partialmethod, singledispatchmethod
 from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE, CO_GENERATOR
 from pathlib import Path
-from types import FunctionType, MappingProxyType, MethodType, ModuleType, SimpleNamespace
+from types import (
+    BuiltinMethodType,
+    FunctionType,
+    MappingProxyType,
+    MethodType,
+    MethodWrapperType,
+    ModuleType,
+    SimpleNamespace,
+)
 from typing import Any, Optional
 
 from pytest_autotune.tuners.source.attributes import (
@@ -54,6 +62,11 @@ _MOSTLY_LIBDEVICE = {"div_rn", "rsqrt"}
 _BINDING_TYPES = frozenset(
     {"cython_function_or_method", "fused_cython_function", "nb_func", "nb_method", "nb_bound_method", "instancemethod"}
 )
+#: The types of methods that are bound to an object or a class. The second type also has functions, such as ``min``. The
+#: third has special methods of objects that are not written in Python: ``(1).__add__``.
+BOUND_METHODS = (MethodType, BuiltinMethodType, MethodWrapperType)
+#: The packages with functions of the class ``numpy.ufunc``. Only those of numpy 2.2 and later store their module.
+_PACKAGES_WITH_UFUNCS = ("numpy", "scipy.special")
 #: The arguments of ``triton.jit`` that are compiled in.
 _TRITON_OPTIONS = ("noinline", "do_not_specialize", "do_not_specialize_on_alignment", "debug")
 #: The arguments of Numba's decorators that are compiled in.
@@ -614,7 +627,7 @@ def find_public_name(code: object) -> str:
     if not is_instance(name, str):
         return ""
     if module is None:
-        return _find_method_name(code, name)
+        return _find_ufunc_name(code, name) or _find_method_name(code, name)
     # In typing, the version of Python decides which names are classes. A digest must not depend on the version.
     if not is_instance(module, str) or module == "typing":
         return ""
@@ -647,8 +660,24 @@ def _is_of_factory(code: object, module: str, name: str) -> bool:
     return is_instance(library, ModuleType) and module_attributes(library).get(name) is code
 
 
+def _find_ufunc_name(function: object, name: str) -> str:
+    """Return the public name of a function of the class ``numpy.ufunc``: ``numpy.add``; empty for other values."""
+    if class_name(type(function)) != "ufunc":
+        return ""
+    for package in _PACKAGES_WITH_UFUNCS:
+        module = sys.modules.get(package)
+        if is_instance(module, ModuleType) and module_attributes(module).get(name) is function:
+            return f"{package}.{name}"
+    return ""
+
+
 def _find_method_name(method: object, name: str) -> str:
-    """Return the public name of a method of a class that is not written in Python: ``str.upper``."""
+    """Return the public name of a method of a class that is not written in Python: ``str.upper``.
+
+    A method that is bound to an object has none: see :func:`find_name_of_bound_method`.
+    """
+    if is_instance(method, MethodWrapperType):
+        return ""
     owner = read_attribute(method, "__objclass__") or read_attribute(method, "__self__")
     if owner is None:
         return ""
@@ -656,6 +685,32 @@ def _find_method_name(method: object, name: str) -> str:
     if not owner_name:
         return ""
     return f"{owner_name}.{name}"
+
+
+def find_name_of_bound_method(value: object) -> str:
+    """Return the name of a method that is bound to an object or a class: ``torch.TensorBase.add`` for ``tensor.add``.
+
+    The name has the class that defines the method, because the object's own class may depend on the run: with pytest's
+    option ``-s``, ``sys.stdout`` has another class. The name does not tell the object, so it does not identify a value.
+    The result is empty for other values.
+    """
+    if not is_instance(value, BOUND_METHODS) or is_instance(value.__self__, ModuleType):
+        return ""
+    owner = value.__self__
+    if is_instance(value, MethodType) and not is_instance(owner, type):
+        return find_public_name(value.__func__)
+    name = read_attribute(value, "__name__")
+    if not is_instance(name, str):
+        return ""
+    defining_class: type | None = owner
+    if not is_instance(owner, type):
+        defining_class = find_owner(type(owner), name)
+    if defining_class is None:
+        return ""
+    class_text = find_public_name(defining_class)
+    if not class_text:
+        return ""
+    return f"{class_text}.{name}"
 
 
 def find_shortest_name(cls: type) -> str:
