@@ -332,14 +332,14 @@ class TestProcess:
         all but the last count as missing.
         """
         node_id_by_item_id = {id(item): node_id for item, node_id in self._collected_tests}
-        collected_id_by_present_id: dict[str, str] = {}
+        collected_id_by_current_id: dict[str, str] = {}
         for item in session.items:
             if id(item) in node_id_by_item_id:
-                collected_id_by_present_id[item.nodeid] = node_id_by_item_id[id(item)]
+                collected_id_by_current_id[item.nodeid] = node_id_by_item_id[id(item)]
             else:
                 # A plugin added this test. If it is a copy of a test with this node id, that test keeps its place.
-                collected_id_by_present_id.setdefault(item.nodeid, item.nodeid)
-        return len(set(node_id_by_item_id.values()) - set(collected_id_by_present_id.values()))
+                collected_id_by_current_id.setdefault(item.nodeid, item.nodeid)
+        return len(set(node_id_by_item_id.values()) - set(collected_id_by_current_id.values()))
 
     def _build_suite(self, session: pytest.Session) -> Suite:
         """Return the objects that the collected tests may call, and whether the tests are a part of the suite."""

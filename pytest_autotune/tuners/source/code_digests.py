@@ -347,26 +347,30 @@ class CodeDigests:
     def _describe_used_plain_value(
         self, function: FunctionType, source: FunctionText, name: str, value: object, is_internal: bool
     ) -> str | None:
-        """Return the text of a plain value that counts, and that a function uses by name.
+        """Return the text of a plain value that a function uses by name; None if the digest needs no text of the value.
 
-        None if the value may change while tests run, and leads to no code of the user.
+        It needs none for the function of a library whose own name stands in the source. It needs none, either, for a
+        value that may change while tests run, unless the value leads to code of the user.
 
         :param is_internal: a library's function uses a value of a library. The name of this value is left out.
-        :raises UncacheableError: for a value in the function's closure that has no stable form. Two functions of a
-            factory may differ only in this value, so a digest without the value could be wrong.
+        :raises UncacheableError: if values in closures count, and this value is in the function's closure and has no
+            stable form. Two functions of a factory may differ only in this value, so a digest without it could be
+            wrong.
         """
         text = None
         if not is_internal:
             text = self._describe_value(value, name)
-        # The name of a bound method of an extension module does not say which object it is bound to.
-        is_bound = is_instance(value, MethodType) and is_extension_function(value)
-        if text is None or is_bound:
-            # A function of a library has no text if its name in the source is clear, such as math.floor as `floor`.
-            has_clear_name = not is_bound and is_from_library(value, self.libraries) and find_public_name(value) != ""
-            is_open = name in function.__code__.co_freevars and not has_clear_name
-            if is_open and self._carried and not self._has_open_values:
-                kind = class_name(type(value))
-                raise UncacheableError(f"{name} of {qualified_name(function)} is a {kind}, which has no stable form")
+        has_stable_form = text is not None
+        if text is None:
+            # Such as math.floor, if the source has it as `floor`.
+            has_stable_form = is_from_library(value, self.libraries) and find_public_name(value) != ""
+        if is_instance(value, MethodType) and is_extension_function(value):
+            # The name of a bound method does not say which object it is bound to.
+            has_stable_form = False
+        is_in_closure = name in function.__code__.co_freevars
+        if is_in_closure and not has_stable_form and self._carried and not self._has_open_values:
+            kind = class_name(type(value))
+            raise UncacheableError(f"{name} of {qualified_name(function)} is a {kind}, which has no stable form")
         if text is None:
             text = self._describe_unstable(value)
         if text is None:

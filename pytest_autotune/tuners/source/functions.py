@@ -472,7 +472,9 @@ class LibraryName(str):
 
 
 def find_library_text(value: object, path: str, libraries: Libraries) -> str | None:
-    """Return the public name that stands for a library's function or class in a digest; None if none is needed.
+    """Return the public name that a digest has for a library's function or class; None if the digest needs no name.
+
+    It needs none if the name in the source already tells the function, see :func:`_is_clear`.
 
     :param path: the name in the source; empty if the source has no name for the function or class.
     """
@@ -494,9 +496,10 @@ def find_library_text(value: object, path: str, libraries: Libraries) -> str | N
 
 
 def _is_of_known_package(code: object) -> bool:
-    """Whether a function or class belongs to Python's own library or a known package, and not to another library.
+    """Whether a function or class belongs to Python's own library, or to torch, Triton or another known package.
 
-    True also for a function without a module, such as a method of a type that is not written in Python.
+    The names of the known packages are in :mod:`.libraries`. True also for a function without a module, such as a
+    method of a type that is not written in Python.
     """
     if is_instance(code, (FunctionType, type)):
         return is_library_code(code)
