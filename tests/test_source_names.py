@@ -860,14 +860,19 @@ def test_a_method_of_cython_leads_to_the_code_that_its_object_stores(load: Load)
 
 @pytest.mark.parametrize(
     "method",
-    ["numpy.random.default_rng(1).normal", "random.Random(1).random", "(1).__add__"],
-    ids=["Cython", "C", "C, special"],
+    ["numpy.random.default_rng(1).normal", "random.Random(1).random", "(1).__add__", "Plan(1).go"],
+    ids=["Cython", "C", "C, special", "of the suite"],
 )
-def test_a_closure_with_a_method_of_a_library_object_is_uncacheable(load: Load, method: str) -> None:
+def test_a_closure_with_a_method_of_an_object_is_uncacheable(load: Load, method: str) -> None:
     """The name of the method does not tell the object."""
     pytest.importorskip("numpy")
     source = f"""
 import numpy, random
+class Plan:
+    def __init__(self, n):
+        self.n = n
+    def go(self, n):
+        return self.n * n
 def make(draw):
     def kernel(n):
         return draw(n)
@@ -912,9 +917,13 @@ call_attribute = steps.call
 @dataclasses.dataclass
 class Plan:
     step: object = {method}
+    static_step = staticmethod(operation)
     def call(self, config):
         return self.step(config)
+    def call_static(self, config):
+        return self.static_step(config)
 call_field = Plan().call
+call_static = Plan().call_static
 run = {run}
 """
 
@@ -930,6 +939,7 @@ run = {run}
         "call_closure",
         "call_attribute",
         "call_field",
+        "call_static",
         "operation",
         "steps",
     ],
@@ -961,14 +971,32 @@ def test_a_method_of_a_library_under_its_own_name_adds_nothing_to_a_digest(load:
     assert list(source_parts(load(source.format(name="random_bits")).kernel)) == ["random_bits", "kernel"]
 
 
-def test_the_class_of_a_library_object_is_in_no_digest(load: Load) -> None:
+def test_an_attribute_with_the_own_name_of_a_method_adds_nothing_to_a_digest(load: Load) -> None:
+    source = METHODS_OF_LIBRARIES.replace("self.step", "self.random").format(
+        method="random.random", run="call_attribute"
+    )
+    other = source.replace("random.random\npair", "random.Random(3).random\npair")
+    assert list_digests_of_run(load(source)) == list_digests_of_run(load(other))
+    unbound = source.replace("operation = random.random\npair", "operation = 1\npair")
+    assert list_digests_of_run(load(source)) == list_digests_of_run(load(unbound))
+
+
+def test_the_class_of_the_object_of_a_bound_method_is_in_no_digest(load: Load) -> None:
     """With pytest's option ``-s``, the class of ``sys.stdout`` is another one."""
     source = METHODS_OF_LIBRARIES.format(method="io.StringIO().write", run="call")
-    other = source.replace("io.StringIO().write", "type('Captured', (io.StringIO,), {'__module__': 'io'})().write")
+    other = source.replace("io.StringIO().write", "io.BytesIO().write")
     assert list_digests_of_run(load(source)) == list_digests_of_run(load(other))
 
 
-@pytest.mark.parametrize("method", ["(scale, 1).__getitem__", "scale.__call__", "types.MethodType(scale, 1)"])
+@pytest.mark.parametrize(
+    "method",
+    [
+        "(scale, 1).__getitem__",
+        "scale.__call__",
+        "types.MethodType(scale, 1)",
+        "types.MethodType(print, scale)",
+    ],
+)
 def test_a_method_of_a_library_object_leads_to_the_code_in_the_object(load: Load, method: str) -> None:
     source = "import types\n" + METHODS_OF_LIBRARIES.format(method=method, run="call")
     assert list_digests_of_run(load(source)) != list_digests_of_run(load(source.replace("n * 2", "n * 3")))
@@ -987,9 +1015,116 @@ def test_a_method_inside_a_decorator_of_a_library_is_in_no_digest(load: Load) ->
     assert source_digest(kernel, carried=False) == digest_of_clone
 
 
-def test_another_function_without_a_module_of_scipy_is_a_source_change(
-    load: Load, monkeypatch: pytest.MonkeyPatch
-) -> None:
+CODE_BEHIND_LIBRARIES = {
+    "__get__ of a property": """
+class Lazy(property):
+    def __get__(self, owner, cls=None):
+        return helper(super().__get__(owner, cls))
+class Plan:
+    @Lazy
+    def size(self):
+        return 1
+    def call(self, config):
+        return self.size
+run = Plan().call
+""",
+    "__get__ of a class method": """
+class Lazy(classmethod):
+    def __get__(self, owner, cls=None):
+        return helper(super().__get__(owner, cls))
+class Plan:
+    @Lazy
+    def size(cls):
+        return 1
+def run(config):
+    return Plan.size()
+""",
+    "inherited method that calls an override": """
+class Plan(ast.NodeVisitor):
+    def visit_Name(self, node):
+        return helper(node)
+plan = Plan()
+def run(config):
+    return plan.visit(config)
+""",
+    "inherited method called by a method": """
+class Plan(ast.NodeVisitor):
+    def visit_Name(self, node):
+        return helper(node)
+    def call(self, config):
+        return self.visit(config)
+run = Plan().call
+""",
+    "super() in an override": """
+class Plan(ast.NodeVisitor):
+    def visit_Name(self, node):
+        return helper(node)
+    def visit(self, node):
+        return super().visit(node)
+plan = Plan()
+def run(config):
+    return plan.visit(config)
+""",
+    "attribute of an enum's member": """
+class Kind(enum.Enum):
+    def __new__(cls, value, function):
+        member = object.__new__(cls)
+        member._value_ = value
+        member.function = function
+        return member
+    RELU = (1, helper)
+def run(config):
+    return Kind.RELU.function(config)
+""",
+    "__call__ of a partial": """
+class Plan(functools.partial):
+    def __call__(self, config):
+        return helper(config)
+run = Plan(print)
+""",
+    "__call__ of a partial, global": """
+class Plan(functools.partial):
+    def __call__(self, config):
+        return helper(config)
+plan = Plan(print)
+def run(config):
+    return plan(config)
+""",
+    "items of a tuple": """
+class Plan(tuple):
+    def __call__(self, config):
+        return [function(config) for function in self]
+run = Plan((helper,))
+""",
+}
+
+
+@pytest.mark.parametrize("name", CODE_BEHIND_LIBRARIES)
+def test_code_that_the_base_class_of_a_library_calls_is_followed(load: Load, name: str) -> None:
+    source = "import ast, enum, functools\ndef helper(n):\n    return n + 1\n" + CODE_BEHIND_LIBRARIES[name]
+    digests = list_digests_of_run(load(source))
+
+    assert list_digests_of_run(load(source)) == digests
+    assert list_digests_of_run(load(source.replace("n + 1", "n + 2"))) != digests
+
+
+ASSERTIONS = """
+import unittest
+class TestOps(unittest.TestCase):
+    def launch(self, config):
+        self.assertGreater(config, 0)
+    def test_other(self):
+        return 1
+run = TestOps("test_other").launch
+"""
+
+
+def test_an_edit_of_another_test_of_the_class_is_no_source_change(load: Load) -> None:
+    edited = ASSERTIONS.replace("return 1", "return 2")
+    assert list_digests_of_run(load(ASSERTIONS)) == list_digests_of_run(load(edited))
+
+
+def test_another_scipy_function_is_a_source_change(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
     """Functions of the class ``numpy.ufunc`` store no module. Internal ones of numpy stand for those of scipy here."""
     functions = pytest.importorskip("numpy.linalg._umath_linalg")
     assert getattr(functions.det, "__module__", None) is None

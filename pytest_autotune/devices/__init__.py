@@ -219,7 +219,7 @@ def cpu(threads: int = 0) -> Device:
 
 @lru_cache
 def _build_cpu(threads: int) -> Device:
-    return Device("CPU", _find_cpu_arch(), threads)
+    return Device("CPU", find_cpu_arch(), threads)
 
 
 def count_usable_cores(cgroups: Path = Path("/sys/fs/cgroup"), membership: Path = Path("/proc/self/cgroup")) -> int:
@@ -255,8 +255,12 @@ def _count_threads() -> int:
     return os.cpu_count() or 1
 
 
-def _find_cpu_arch() -> str:
-    """Return the name of the widest vector instructions of this CPU; the machine's name if they are unknown."""
+@lru_cache
+def find_cpu_arch() -> str:
+    """Return the name of the widest vector instructions of this CPU; the machine's name if they are unknown.
+
+    The first call reads a file of the system. Later calls return the same name, also while a test mocks ``open()``.
+    """
     flags = _read_cpu_flags()
     for flag, arch in _CPU_FLAGS.items():
         if flag in flags:

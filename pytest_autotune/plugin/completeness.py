@@ -147,11 +147,11 @@ class Completeness:
         if collected.deselected_count:
             return Shortfall(describe_count(collected.deselected_count, "test was deselected", "tests were deselected"))
         not_passed = self._find_first_not_passed(session, collected)
-        replaced_addopts = _describe_replaced_addopts(session.config)
-        if replaced_addopts and (not_passed.is_skip or not not_passed.reason):
+        possible_selection = _describe_possible_selection(session.config)
+        if possible_selection and (not_passed.is_skip or not not_passed.reason):
             # Nothing is called unused after this run. But a limit on misses judges it as a run of the whole suite:
             # otherwise a machine that has lost its GPU could pass the gate.
-            return Shortfall(replaced_addopts, is_skip=True)
+            return Shortfall(possible_selection, is_skip=True)
         return not_passed
 
     def find_not_passed(
@@ -347,14 +347,22 @@ def _list_overridden_ini_values(config: pytest.Config) -> list[str]:
     return [override.partition("=")[0] for override in config.getoption("override_ini", None) or ()]
 
 
-def _describe_replaced_addopts(config: pytest.Config) -> str:
-    """Return ``-o addopts may select …`` if the user replaced the options of the ini file; else an empty text.
+def _describe_possible_selection(config: pytest.Config) -> str:
+    """Return which option of the command line may select tests: ``-o addopts may select …``; empty if none does.
 
-    The ini file may have options that collect tests, such as ``--doctest-modules``. This is no part of
+    ``-o addopts`` replaces the options of the ini file, which may collect tests, such as ``--doctest-modules``. Without
+    a ``conftest.py``, hooks are missing that may parametrize tests. These options are no part of
     :func:`describe_selection`: the ini file may also have ``--autotune-load``, and a gate without it is an error.
     """
     if "addopts" in _list_overridden_ini_values(config):
         return "-o addopts may select a part of the tests"
+    typed_options = _parse_typed_options(config)
+    if typed_options.noconftest:
+        return "--noconftest may select a part of the tests"
+    if typed_options.confcutdir:
+        highest_folder = os.path.abspath(config.invocation_params.dir / typed_options.confcutdir)
+        if not config.rootpath.is_relative_to(highest_folder):
+            return "--confcutdir may select a part of the tests"
     return ""
 
 

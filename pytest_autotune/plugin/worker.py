@@ -205,6 +205,8 @@ class TestProcess:
         :param hides_earlier_run: whether to give the tuners an empty memory until this run ends.
         """
         self._run_exits.enter_context(rootdir_of_run(self._config.rootpath))
+        # A test may mock the files that tell the CPU's type.
+        devices.find_cpu_arch()
         self.hooks.install()
         if hides_earlier_run:
             self._run_exits.enter_context(self.hooks.isolated())

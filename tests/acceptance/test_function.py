@@ -455,6 +455,26 @@ def test_a_tuning_is_recorded_even_if_a_test_mocks_open_and_json(serial_suite: S
     assert section(loaded)[0].startswith("1 hit")
 
 
+def test_a_mock_of_open_in_the_first_test_changes_no_device(pytester: pytest.Pytester) -> None:
+    """The type of a CPU stands in a file of the system."""
+    pytester.makepyfile(
+        test_lib="""
+        from unittest.mock import mock_open, patch
+
+        def test_first(autotune_cache):
+            with patch("builtins.open", mock_open()):
+                autotune_cache.tune("lib.first", space=[10, 20], run=range, source="range", device="cpu")
+
+        def test_second(autotune_cache):
+            autotune_cache.tune("lib.second", space=[10, 20], run=range, source="range", device="cpu")
+        """
+    )
+    pytester.runpytest_subprocess("--autotune-dump=c.textproto").assert_outcomes(passed=2)
+
+    load = ["--autotune-load=c.textproto", "--autotune-max-misses=0"]
+    assert pytester.runpytest_subprocess(*load, "-k", "second").ret == 0
+
+
 def test_two_workers_never_measure_at_the_same_time(serial_suite: Suite) -> None:
     pytest.importorskip("xdist")
     a_suite(

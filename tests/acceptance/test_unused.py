@@ -652,6 +652,27 @@ def test_prune_works_on_a_cache_outside_rootdir_named_in_the_ini(
     assert entries(serial_suite) == 2
 
 
+@pytest.mark.parametrize("option", ["--noconftest", "--confcutdir=tests"])
+def test_prune_removes_no_entry_if_a_conftest_is_left_out(pytester: pytest.Pytester, option: str) -> None:
+    """The conftest.py may parametrize tests."""
+    pytester.makeini("[pytest]\n")
+    pytester.makeconftest(
+        "def pytest_generate_tests(metafunc):\n"
+        "    if 'size' in metafunc.fixturenames: metafunc.parametrize('size', [1, 2])\n"
+    )
+    pytester.mkdir("tests").joinpath("test_op.py").write_text(
+        "import pytest\n@pytest.fixture\ndef size(): return 1\n"
+        "def test_op(autotune_cache, size):\n"
+        "    autotune_cache.tune('op', key={'size': size}, space=[1, 2], run=print)\n"
+    )
+    pytester.runpytest_subprocess("--autotune-dump=c.textproto")
+    result = pytester.runpytest_subprocess("--autotune-load=c.textproto", "--autotune-update=prune", option)
+
+    reason = f"{option.partition('=')[0]} may select a part of the tests"
+    result.stdout.fnmatch_lines([f"no unused entry was removed, because the run was not complete: {reason}"])
+    assert pytester.path.joinpath("c.textproto").read_text().count("\nentries {") == 2
+
+
 @pytest.mark.parametrize(("typed", "environment"), [(["-p", "no:unittest"], ""), ([], "-p no:unittest")])
 def test_prune_removes_no_entry_if_the_unittest_plugin_is_off(
     serial_suite: Suite, typed: list[str], environment: str

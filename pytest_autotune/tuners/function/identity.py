@@ -36,6 +36,7 @@ from pytest_autotune.tuners.source.attributes import (
     is_instance,
     is_scalar,
     list_items,
+    list_parts,
     list_stored_attributes,
     mangled_name,
     module_attributes,
@@ -413,9 +414,14 @@ def _read_kernel(bound_kernel: _BoundKernel) -> DigestedSource | None:
 
 
 def _list_arguments(source: object) -> list[object]:
-    """Return the arguments of a ``partial``, or of several; none for other sources."""
+    """Return the arguments of a ``partial``, or of several; none for other sources.
+
+    The class of the ``partial`` is returned, too, if it is a class of the user.
+    """
     arguments: list[object] = []
     while is_instance(source, partial):
+        if _is_class_of_user(type(source)):
+            arguments.append(type(source))
         arguments += [*source.args, *dict(sorted(source.keywords.items())).values()]
         source = source.func
     return arguments
@@ -530,7 +536,7 @@ def _find_defining_class(function: FunctionType | None) -> type:
 
 
 def _find_owner(source: object, cls: type) -> object:
-    """Return the object that a method is called with, if the object stores attributes; else None.
+    """Return the object that a method is called with, if the object stores attributes or has items; else None.
 
     :param cls: the class of the object; ``_NO_CLASS`` for a function without an object.
     """
@@ -538,7 +544,9 @@ def _find_owner(source: object, cls: type) -> object:
     if is_instance(source, MethodType):
         source = source.__self__
     # The source is a function for Kernel.launch, and a class for a class method.
-    if type(source) is not cls or not list_stored_attributes(source):
+    if type(source) is not cls:
+        return None
+    if not list_stored_attributes(source) and not list_parts(source):
         return None
     return source
 

@@ -68,11 +68,11 @@ from pytest_autotune.tuners.source.functions import (
     find_path,
     find_public_name,
     find_shortest_name,
+    is_bound_to_object,
     is_builtin_function,
     is_callable_object,
     is_code,
     is_dsl_wrapper,
-    is_extension_function,
     is_from_library,
     is_function_of_user,
     is_object_of_user,
@@ -364,8 +364,8 @@ class CodeDigests:
         if text is None:
             # Such as math.floor, if the source has it as `floor`.
             has_stable_form = is_from_library(value, self.libraries) and find_public_name(value) != ""
-        if is_instance(value, MethodType) and is_extension_function(value):
-            # The name of a bound method does not say which object it is bound to.
+        if is_bound_to_object(value):
+            # Neither the name of the method nor its code tells the object.
             has_stable_form = False
         is_in_closure = name in function.__code__.co_freevars
         if is_in_closure and not has_stable_form and self._carried and not self._has_open_values:
@@ -693,7 +693,7 @@ class CodeDigests:
         if is_code(value):
             return self._describe_stored(value, "")
         if is_instance(value, BOUND_METHODS):
-            text = self._describe_bound_method(value) or self._describe_library_method(value, path)
+            text = self._describe_bound_method(value) or self._describe_method_of_library(value, path)
             if text is not None:
                 return text
         # Such as torch.exp, which is a method of a module.
@@ -704,45 +704,60 @@ class CodeDigests:
             lines = self._describe_uses([ObjectUse(value, type(value), name) for name in names])
             if lines:
                 texts.append(digest("\n".join(lines)))
-        for item in list_parts(value):
-            item_text = self.describe_code_in(item)
-            if item_text is not None:
-                texts.append(item_text)
+        texts += self._describe_code_in_parts(value)
         if not texts:
             return None
         return ", ".join(texts)
 
-    def _describe_library_method(self, method: Any, path: str) -> str | None:
-        """Return the name of a bound method of a library, and the user's code in it; None if there is neither.
+    def _describe_code_in_parts(self, value: object) -> list[str]:
+        """Return a text for each item of a tuple, and each part of a ``partial``, that has code of the user."""
+        texts = [self.describe_code_in(part) for part in list_parts(value)]
+        return [text for text in texts if text is not None]
 
-        :param path: the name of the method in the source. If it ends in the method's own name, this name is left out.
+    def _describe_method_of_library(self, method: Any, path: str) -> str | None:
+        """Return the name of a method that is bound to a library's object or class, and the user's code inside both.
+
+        None if the digest needs neither.
+
+        :param path: the name in the source; empty if there is none. ``random = rng.random`` needs no name, because both
+            end in the same word.
         """
         if is_builtin_function(method) or is_instance(method.__self__, ModuleType):
             return None
-        texts: list[str] = []
+        texts: list[str | None] = []
+        function = None
         if is_instance(method, MethodType):
             function = python_function(method.__func__)
-            if function is None or not is_from_library(function, self.libraries):
-                # The user has bound a function to the object.
-                return self.describe_code_in(method.__func__)
-            texts += self._describe_code_of_user_inside(method.__func__, function)
-        name = find_name_of_bound_method(method)
-        is_clear = name.rpartition(".")[2] == path.rpartition(".")[2]
-        if name and not is_clear and not self._is_in_library():
-            texts.append(name)
-            self._note_part(path or name, name)
-        if not is_instance(method.__self__, type):
-            # Such as (add, multiply).__getitem__.
-            text_of_owner = self.describe_code_in(method.__self__)
-            if text_of_owner is not None:
-                texts.append(text_of_owner)
-        return ", ".join(texts) or None
+        if is_instance(method, MethodType) and (function is None or not is_from_library(function, self.libraries)):
+            # The user has bound a function to the object.
+            texts.append(self.describe_code_in(method.__func__))
+        else:
+            if function is not None:
+                texts += self._describe_code_of_user_inside(method.__func__, function)
+            name = find_name_of_bound_method(method)
+            is_clear = name.rpartition(".")[2] == path.rpartition(".")[2]
+            if name and not is_clear and not self._is_describing_library_code():
+                texts.append(name)
+                self._note_part(path or name, name)
+        texts.append(self._describe_code_in_owner(method.__self__))
+        return ", ".join([text for text in texts if text is not None]) or None
 
-    def _is_in_library(self) -> bool:
-        """Whether the code that is being described now belongs to a library, such as the wrapper of its decorator.
+    def _describe_code_in_owner(self, owner: object) -> str | None:
+        """Return the text of the user's code in the object of a bound method, such as ``(add, sub).__getitem__``."""
+        # The owner may contain the method.
+        if is_instance(owner, type) or id(owner) in self._open_objects:
+            return None
+        self._open_objects.add(id(owner))
+        try:
+            return self.describe_code_in(owner)
+        finally:
+            self._open_objects.discard(id(owner))
 
-        The methods that this code uses may be a detail of the library: the closure of a function under
-        ``torch.no_grad()`` has the method ``clone`` of torch's decorator.
+    def _is_describing_library_code(self) -> bool:
+        """Whether the function or class that is being described belongs to a library.
+
+        An example is the wrapper that ``torch.no_grad()`` makes. A digest leaves out the names of the methods that such
+        code uses: another version of the library may use others.
         """
         if self.libraries.has_root:
             return True
@@ -757,9 +772,10 @@ class CodeDigests:
                 lines[self.digest_class(reached.cls)] = None
                 if reached.owner is not None:
                     lines.update(dict.fromkeys(self.describe_stored_code(reached.owner)))
+                    lines.update(dict.fromkeys(self._describe_code_in_parts(reached.owner)))
             elif isinstance(reached, ReachedValue):
                 with self._in_code_stored_by_object():
-                    text = self.describe_code_in(reached.value, [reached.further_name])
+                    text = self.describe_code_in(reached.value, [reached.further_name], reached.name)
                 if text is not None:
                     lines[f"{class_name(reached.cls)}.{reached.name}={text}"] = None
             else:
@@ -887,14 +903,22 @@ class CodeDigests:
         return text is None or self.describe_constant(attribute) is None
 
     def _describe_code_in_member(self, member: object) -> str | None:
-        """Return the text of the user's code in the value of an enum's member; None if there is none.
+        """Return the text of the user's code in an enum's member; None if there is none.
 
-        Such code is the function of a ``partial``, or the class of an object inside a tuple.
+        Such code is the function of a ``partial``, the class of an object inside a tuple, or a function in an attribute
+        that the ``__new__`` of the enum has stored.
         """
         value = read_stored(member, "_value_")
         if self.describe_constant(value) is not None:
-            return ", ".join(self._digest_classes_inside(member)) or None
-        return self._describe_code_in_value(value)
+            texts: list[str | None] = [*self._digest_classes_inside(member)]
+        else:
+            texts = [self._describe_code_in_value(value)]
+        for name, attribute in list_stored_attributes(member):
+            # Enum stores attributes such as _value_.
+            is_of_enum = name.startswith("_") and name.endswith("_")
+            if not is_of_enum and not self._ignored.has_object_attribute(member, type(member), name):
+                texts.append(self._describe_stored(attribute, name))
+        return ", ".join([text for text in texts if text is not None]) or None
 
     def _describe_code_in_value(self, value: object) -> str | None:
         """Return the text of the user's code in a value that the body of a class has, such as a ``partial``."""
@@ -907,8 +931,13 @@ class CodeDigests:
     def _describe_other_functions(self, name: str, attribute: object) -> Iterator[str]:
         """Yield a line for a property's setter and deleter, and for each function of a ``singledispatchmethod``.
 
-        A ``partialmethod`` has a line for each of its arguments.
+        A ``partialmethod`` has a line for each of its arguments. A class of the user that inherits from ``property`` or
+        another of these classes has a line, too.
         """
+        if is_descriptor(attribute) and unwrap_attribute(attribute) is not attribute:
+            descriptor_text = self._describe_descriptor(attribute)
+            if descriptor_text is not None:
+                yield f"{name} descriptor: {descriptor_text}"
         for kind, function in list_other_functions(attribute).items():
             text = self._describe_attribute(name, function)
             if text is not None:
@@ -981,9 +1010,9 @@ class CodeDigests:
         if is_descriptor(value) and not is_instance(value, partial) and not is_builtin_function(value):
             return self._describe_descriptor(value)
         text = self._describe_value(value, name) or self._describe_fixed_items(value)
-        if text is None and is_instance(value, partial):
+        if text is None and is_instance(value, (partial, *BOUND_METHODS)):
             # An argument of the partial may change. Its function is code all the same.
-            return self.describe_code_in(value)
+            return self.describe_code_in(value, path=name)
         return text
 
     def _describe_descriptor(self, value: object) -> str | None:
@@ -1190,7 +1219,7 @@ class CodeDigests:
             if text is None:
                 return None
             texts.append(text)
-        return f"partial({', '.join(texts)})"
+        return self._add_class(f"partial({', '.join(texts)})", value)
 
     def _describe_bound_method(self, method: Any) -> str | None:
         """Return the text of a method that is bound to an object or a class; None for a function of a library."""
@@ -1327,7 +1356,7 @@ class CodeDigests:
         if is_instance(value, ModuleType):
             return self._describe_module(value, [WHOLE_OBJECT])
         if is_instance(value, BOUND_METHODS):
-            return self._describe_value(value, name) or self._describe_library_method(value, name)
+            return self._describe_value(value, name) or self._describe_method_of_library(value, name)
         if is_instance(value, type) or is_function_of_user(value, self.libraries):
             return self._describe_value(value, name)
         items = list_parts(value)

@@ -33,6 +33,7 @@ from pytest_autotune.tuners.source.attributes import (
     MISSING,
     class_attributes,
     class_module,
+    class_mro,
     class_name,
     find_in_class,
     find_owner,
@@ -62,10 +63,10 @@ _MOSTLY_LIBDEVICE = {"div_rn", "rsqrt"}
 _BINDING_TYPES = frozenset(
     {"cython_function_or_method", "fused_cython_function", "nb_func", "nb_method", "nb_bound_method", "instancemethod"}
 )
-#: The types of methods that are bound to an object or a class. The second type also has functions, such as ``min``. The
-#: third has special methods of objects that are not written in Python: ``(1).__add__``.
+#: The types of bound methods: of methods in Python, of methods in C, and of special methods in C such as
+#: ``(1).__add__``. Functions in C, such as ``min``, have the second type, too.
 BOUND_METHODS = (MethodType, BuiltinMethodType, MethodWrapperType)
-#: The packages with functions of the class ``numpy.ufunc``. Only those of numpy 2.2 and later store their module.
+#: The packages in which a ``numpy.ufunc`` without a ``__module__`` is searched. numpy stores the module since 2.2.
 _PACKAGES_WITH_UFUNCS = ("numpy", "scipy.special")
 #: The arguments of ``triton.jit`` that are compiled in.
 _TRITON_OPTIONS = ("noinline", "do_not_specialize", "do_not_specialize_on_alignment", "debug")
@@ -266,9 +267,10 @@ def list_heuristics(kernel: object) -> list[tuple[str, object]]:
     """Return the functions of the ``triton.heuristics`` around a kernel, with the name of each value."""
     heuristics: list[tuple[str, object]] = []
     for layer in list_layers(kernel):
-        cls = type(layer)
-        if class_name(cls) == "Heuristics" and class_module(cls).startswith("triton."):
-            heuristics += sorted(own_attributes(layer).get("values", {}).items())
+        # The user may have a subclass.
+        for cls in class_mro(type(layer)):
+            if class_name(cls) == "Heuristics" and class_module(cls).startswith("triton."):
+                heuristics += sorted(own_attributes(layer).get("values", {}).items())
     return heuristics
 
 
@@ -677,7 +679,7 @@ def _find_ufunc_name(function: object, name: str) -> str:
 def _find_method_name(method: object, name: str) -> str:
     """Return the public name of a method of a class that is not written in Python: ``str.upper``.
 
-    A method that is bound to an object has none: see :func:`find_name_of_bound_method`.
+    Empty for a special method that is bound to an object, such as ``(1).__add__``.
     """
     if is_instance(method, MethodWrapperType):
         return ""
@@ -690,30 +692,35 @@ def _find_method_name(method: object, name: str) -> str:
     return f"{owner_name}.{name}"
 
 
-def find_name_of_bound_method(value: object) -> str:
-    """Return the name of a method that is bound to an object or a class: ``torch.TensorBase.add`` for ``tensor.add``.
+def find_name_of_bound_method(method: Any) -> str:
+    """Return the name of a method that is bound to an object or a class: ``add`` for ``tensor.add``.
 
-    The name has the class that defines the method, because the object's own class may depend on the run: with pytest's
-    option ``-s``, ``sys.stdout`` has another class. The name does not tell the object, so it does not identify a value.
-    The result is empty for other values.
+    The name of a class method has the class: ``pathlib.Path.cwd``. The class of an object is left out: with another
+    version of Python, or with pytest's option ``-s``, the object may have another class. Methods of two objects have
+    the same name, so the name does not identify the method. The result is empty for a method without a name.
+
+    :param method: a value of one of the types in ``BOUND_METHODS``.
     """
-    if not is_instance(value, BOUND_METHODS) or is_instance(value.__self__, ModuleType):
-        return ""
-    owner = value.__self__
-    if is_instance(value, MethodType) and not is_instance(owner, type):
-        return find_public_name(value.__func__)
-    name = read_attribute(value, "__name__")
+    name = read_attribute(method, "__name__")
     if not is_instance(name, str):
         return ""
-    defining_class: type | None = owner
-    if not is_instance(owner, type):
-        defining_class = find_owner(type(owner), name)
-    if defining_class is None:
-        return ""
-    class_text = find_public_name(defining_class)
+    if not is_instance(method.__self__, type):
+        return name
+    class_text = find_public_name(method.__self__)
     if not class_text:
         return ""
     return f"{class_text}.{name}"
+
+
+def is_bound_to_object(value: Any) -> bool:
+    """Whether a value is a method that is bound to an object, and not to a class or module.
+
+    The name of such a method does not identify the method, because it does not tell the object.
+    """
+    if is_instance(value, MethodType):
+        return not is_instance(value.__self__, type)
+    # A function of a module that is not written in Python has the module, and a public name.
+    return is_instance(value, BOUND_METHODS) and find_public_name(value) == ""
 
 
 def find_shortest_name(cls: type) -> str:

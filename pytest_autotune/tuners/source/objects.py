@@ -19,6 +19,7 @@ from typing import TypeAlias
 from pytest_autotune.tuners.source.attributes import (
     MISSING,
     class_attributes,
+    class_module,
     class_mro,
     class_name,
     find_class_member,
@@ -207,11 +208,36 @@ class ReachedObjects:
             pending.append(ObjectUse(attribute, type(attribute), use.name[1:]))
         elif attribute is not MISSING:
             reached.append(ReachedValue(use.cls, name, attribute, use.name[1:]))
+        if attribute is MISSING and self._calls_method_of_library(use):
+            # The library's method may call any method of the user's class.
+            pending.append(ObjectUse(use.owner, use.cls, WHOLE_OBJECT))
         # Python calls these methods to find a member.
         if attribute is MISSING and find_owner(use.cls, name) is None:
             pending.append(ObjectUse(use.owner, use.cls, ("__getattr__",)))
         if find_in_class(use.cls, "__getattribute__") is not object.__getattribute__:
             pending.append(ObjectUse(use.owner, use.cls, ("__getattribute__",)))
+
+    def _calls_method_of_library(self, use: ObjectUse) -> bool:
+        """Whether a use of an object calls a Python method of a library that the user's class inherits.
+
+        The user's class may override the method with one that calls ``super().NAME()``. Special methods are left out,
+        but for ``__call__``: nearly every class of the user inherits an ``__init__``. So are the methods of
+        ``unittest.TestCase``, which call no test.
+        """
+        name = use.name[0]
+        is_special = name.startswith("__") and name != "__call__"
+        if is_special or any(_is_test_case(cls) for cls in class_mro(use.cls)):
+            return False
+        for cls in class_mro(use.cls):
+            attribute = class_attributes(cls).get(name, MISSING)
+            if attribute is MISSING:
+                continue
+            if self._libraries.has_code(cls):
+                return is_instance(attribute, (FunctionType, classmethod))
+            if (name,) not in self._list_members(unwrap_attribute(attribute)):
+                # The method of the user does not call super().NAME().
+                return False
+        return False
 
     def _list_uses_in_member(self, attribute: object, use: ObjectUse) -> list[ObjectUse]:
         """Return the uses of an object in the functions of a member, such as the getter and setter of a property.
@@ -296,3 +322,7 @@ class ReachedObjects:
                 members.append(WHOLE_OBJECT)
             self._used_values.add_function(value, function, names=())
         return members
+
+
+def _is_test_case(cls: type) -> bool:
+    return class_module(cls) == "unittest.case" and class_name(cls) == "TestCase"
