@@ -360,8 +360,8 @@ def _describe_possible_selection(config: pytest.Config) -> str:
     if typed_options.noconftest:
         return "--noconftest may select a part of the tests"
     if typed_options.confcutdir:
-        highest_folder = os.path.abspath(config.invocation_params.dir / typed_options.confcutdir)
-        if not config.rootpath.is_relative_to(highest_folder):
+        highest_folder = (config.invocation_params.dir / typed_options.confcutdir).resolve()
+        if not config.rootpath.resolve().is_relative_to(highest_folder):
             return "--confcutdir may select a part of the tests"
     return ""
 

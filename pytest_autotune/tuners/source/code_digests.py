@@ -68,11 +68,11 @@ from pytest_autotune.tuners.source.functions import (
     find_path,
     find_public_name,
     find_shortest_name,
-    is_bound_to_object,
     is_builtin_function,
     is_callable_object,
     is_code,
     is_dsl_wrapper,
+    is_extension_function,
     is_from_library,
     is_function_of_user,
     is_object_of_user,
@@ -364,8 +364,8 @@ class CodeDigests:
         if text is None:
             # Such as math.floor, if the source has it as `floor`.
             has_stable_form = is_from_library(value, self.libraries) and find_public_name(value) != ""
-        if is_bound_to_object(value):
-            # Neither the name of the method nor its code tells the object.
+        if is_instance(value, MethodType) and is_extension_function(value):
+            # The name of a bound method does not say which object it is bound to.
             has_stable_form = False
         is_in_closure = name in function.__code__.co_freevars
         if is_in_closure and not has_stable_form and self._carried and not self._has_open_values:
@@ -615,7 +615,10 @@ class CodeDigests:
         try:
             with self._in_code_made_by_import(_is_outside_functions(class_name(cls))):
                 lines = [self.digest_function(method)]
-            lines += self._describe_uses(self._reached_objects.list_method_uses(method, cls, owner))
+            uses = self._reached_objects.list_method_uses(method, cls, owner)
+            lines += self._describe_uses(uses)
+            if owner is not None and any(use.name == WHOLE_OBJECT for use in uses):
+                lines += self._describe_code_in_parts(owner)
         finally:
             self._open_methods.discard(key)
         if len(lines) == 1:
@@ -735,7 +738,9 @@ class CodeDigests:
             if function is not None:
                 texts += self._describe_code_of_user_inside(method.__func__, function)
             name = find_name_of_bound_method(method)
-            is_clear = name.rpartition(".")[2] == path.rpartition(".")[2]
+            # Path.cwd needs no name, either.
+            word_count = 2 if is_instance(method.__self__, type) else 1
+            is_clear = name.split(".")[-word_count:] == path.split(".")[-word_count:]
             if name and not is_clear and not self._is_describing_library_code():
                 texts.append(name)
                 self._note_part(path or name, name)
@@ -772,7 +777,6 @@ class CodeDigests:
                 lines[self.digest_class(reached.cls)] = None
                 if reached.owner is not None:
                     lines.update(dict.fromkeys(self.describe_stored_code(reached.owner)))
-                    lines.update(dict.fromkeys(self._describe_code_in_parts(reached.owner)))
             elif isinstance(reached, ReachedValue):
                 with self._in_code_stored_by_object():
                     text = self.describe_code_in(reached.value, [reached.further_name], reached.name)
@@ -860,12 +864,16 @@ class CodeDigests:
         enum_members: Mapping[str, object] = {}
         if issubclass(cls, enum.Enum):
             enum_members = find_in_class(cls, "_member_map_")
+        names_in_body: dict[DottedName, None] = {}
+        # A __new__ of the user may store the functions in the body of the class as other attributes than the value.
+        has_own_new = is_function_of_user(find_in_class(cls, "_new_member_"), self.libraries)
         for name, member in enum_members.items():
+            if has_own_new:
+                names_in_body.update(dict.fromkeys(read_class_assignments(cls, name).value_names))
             yield f"{name}: {self.describe_constant(member)}"
             code_text = self._describe_code_in_member(member)
             if code_text is not None:
                 yield f"{name} code: {code_text}"
-        names_in_body: dict[DottedName, None] = {}
         for name, value in sorted(class_attributes(cls).items()):
             if name in enum_members:
                 continue
@@ -903,22 +911,14 @@ class CodeDigests:
         return text is None or self.describe_constant(attribute) is None
 
     def _describe_code_in_member(self, member: object) -> str | None:
-        """Return the text of the user's code in an enum's member; None if there is none.
+        """Return the text of the user's code in the value of an enum's member; None if there is none.
 
-        Such code is the function of a ``partial``, the class of an object inside a tuple, or a function in an attribute
-        that the ``__new__`` of the enum has stored.
+        Such code is the function of a ``partial``, or the class of an object inside a tuple.
         """
         value = read_stored(member, "_value_")
         if self.describe_constant(value) is not None:
-            texts: list[str | None] = [*self._digest_classes_inside(member)]
-        else:
-            texts = [self._describe_code_in_value(value)]
-        for name, attribute in list_stored_attributes(member):
-            # Enum stores attributes such as _value_.
-            is_of_enum = name.startswith("_") and name.endswith("_")
-            if not is_of_enum and not self._ignored.has_object_attribute(member, type(member), name):
-                texts.append(self._describe_stored(attribute, name))
-        return ", ".join([text for text in texts if text is not None]) or None
+            return ", ".join(self._digest_classes_inside(member)) or None
+        return self._describe_code_in_value(value)
 
     def _describe_code_in_value(self, value: object) -> str | None:
         """Return the text of the user's code in a value that the body of a class has, such as a ``partial``."""

@@ -712,17 +712,6 @@ def find_name_of_bound_method(method: Any) -> str:
     return f"{class_text}.{name}"
 
 
-def is_bound_to_object(value: Any) -> bool:
-    """Whether a value is a method that is bound to an object, and not to a class or module.
-
-    The name of such a method does not identify the method, because it does not tell the object.
-    """
-    if is_instance(value, MethodType):
-        return not is_instance(value.__self__, type)
-    # A function of a module that is not written in Python has the module, and a public name.
-    return is_instance(value, BOUND_METHODS) and find_public_name(value) == ""
-
-
 def find_shortest_name(cls: type) -> str:
     """Return the shortest name under which a class can be imported: ``cutlass.Float32``; empty if there is none.
 

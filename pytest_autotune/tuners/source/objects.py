@@ -210,7 +210,7 @@ class ReachedObjects:
             reached.append(ReachedValue(use.cls, name, attribute, use.name[1:]))
         if attribute is MISSING and self._calls_method_of_library(use):
             # The library's method may call any method of the user's class.
-            pending.append(ObjectUse(use.owner, use.cls, WHOLE_OBJECT))
+            reached.append(ReachedObject(None, use.cls))
         # Python calls these methods to find a member.
         if attribute is MISSING and find_owner(use.cls, name) is None:
             pending.append(ObjectUse(use.owner, use.cls, ("__getattr__",)))
@@ -220,9 +220,9 @@ class ReachedObjects:
     def _calls_method_of_library(self, use: ObjectUse) -> bool:
         """Whether a use of an object calls a Python method of a library that the user's class inherits.
 
-        The user's class may override the method with one that calls ``super().NAME()``. Special methods are left out,
-        but for ``__call__``: nearly every class of the user inherits an ``__init__``. So are the methods of
-        ``unittest.TestCase``, which call no test.
+        The user's class may override the method with one that calls ``super().NAME()``. Methods that call no method of
+        the user are left out: special methods but for ``__call__``, the methods of ``unittest.TestCase``, and those of
+        ``torch.nn.Module`` itself, such as ``eval()``.
         """
         name = use.name[0]
         is_special = name.startswith("__") and name != "__call__"
@@ -233,7 +233,8 @@ class ReachedObjects:
             if attribute is MISSING:
                 continue
             if self._libraries.has_code(cls):
-                return is_instance(attribute, (FunctionType, classmethod))
+                is_of_module = class_module(cls) == "torch.nn.modules.module" and name != "__call__"
+                return is_instance(attribute, (FunctionType, classmethod)) and not is_of_module
             if (name,) not in self._list_members(unwrap_attribute(attribute)):
                 # The method of the user does not call super().NAME().
                 return False
