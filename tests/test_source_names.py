@@ -863,7 +863,7 @@ def test_a_method_of_cython_leads_to_the_code_that_its_object_stores(load: Load)
     ["numpy.random.default_rng(1).normal", "random.Random(1).random", "(1).__add__"],
     ids=["Cython", "C", "C, special"],
 )
-def test_a_closure_with_a_method_of_a_library_object_is_uncacheable(load: Load, method: str) -> None:
+def test_a_library_method_in_a_closure_is_uncacheable(load: Load, method: str) -> None:
     """The name of the method does not tell the object."""
     pytest.importorskip("numpy")
     source = f"""
@@ -883,8 +883,6 @@ import dataclasses, functools, io, math, pathlib, random
 import numpy
 def scale(n):
     return n * 2
-class Stream(io.StringIO):
-    pass
 operation = {method}
 pair = (operation, 1)
 def call(config):
@@ -960,13 +958,14 @@ def test_another_method_of_a_library_is_a_source_change(load: Load, run: str, ol
     assert list_digests_of_run(load(METHODS_OF_LIBRARIES.format(method=new, run=run))) != digests
 
 
-def test_a_method_of_a_library_under_its_own_name_adds_nothing_to_a_digest(load: Load) -> None:
+def test_a_library_method_under_its_own_name_adds_nothing(load: Load) -> None:
     source = "import random\nrandom_bits = random.random\nrandom = random.random\ndef kernel(n):\n    return {name}()\n"
     assert list(source_parts(load(source.format(name="random")).kernel)) == ["kernel"]
     assert list(source_parts(load(source.format(name="random_bits")).kernel)) == ["random_bits", "kernel"]
 
 
-def test_an_attribute_with_the_own_name_of_a_method_adds_nothing_to_a_digest(load: Load) -> None:
+def test_a_method_in_an_attribute_of_its_own_name_adds_nothing(load: Load) -> None:
+    """Neither the object of the method, nor a number in its place, changes the digest."""
     source = METHODS_OF_LIBRARIES.replace("self.step", "self.random").format(
         method="random.random", run="call_attribute"
     )
@@ -976,7 +975,7 @@ def test_an_attribute_with_the_own_name_of_a_method_adds_nothing_to_a_digest(loa
     assert list_digests_of_run(load(source)) == list_digests_of_run(load(unbound))
 
 
-def test_the_class_of_the_object_of_a_bound_method_is_in_no_digest(load: Load) -> None:
+def test_the_class_of_a_bound_object_is_in_no_digest(load: Load) -> None:
     """With pytest's option ``-s``, the class of ``sys.stdout`` is another one."""
     source = METHODS_OF_LIBRARIES.format(method="io.StringIO().write", run="call")
     other = source.replace("io.StringIO().write", "io.BytesIO().write")
@@ -992,12 +991,13 @@ def test_the_class_of_the_object_of_a_bound_method_is_in_no_digest(load: Load) -
         "types.MethodType(print, scale)",
     ],
 )
-def test_a_method_of_a_library_object_leads_to_the_code_in_the_object(load: Load, method: str) -> None:
+def test_code_of_the_user_inside_a_bound_method_counts(load: Load, method: str) -> None:
+    """The code is the function that is bound, or is in the object: ``(scale, 1).__getitem__``."""
     source = "import types\n" + METHODS_OF_LIBRARIES.format(method=method, run="call")
     assert list_digests_of_run(load(source)) != list_digests_of_run(load(source.replace("n * 2", "n * 3")))
 
 
-def test_a_method_inside_a_decorator_of_a_library_is_in_no_digest(load: Load) -> None:
+def test_a_method_that_a_library_decorator_uses_is_left_out(load: Load) -> None:
     """Another version of torch may have another method in the closure."""
     torch = pytest.importorskip("torch")
     source = "import torch\n@torch.no_grad()\ndef kernel(n):\n    return n\n"
@@ -1010,7 +1010,7 @@ def test_a_method_inside_a_decorator_of_a_library_is_in_no_digest(load: Load) ->
     assert source_digest(kernel, carried=False) == digest_of_clone
 
 
-CODE_BEHIND_LIBRARIES = {
+SUBCLASSES_OF_LIBRARY_CLASSES = {
     "__get__ of a property": """
 class Lazy(property):
     def __get__(self, owner, cls=None):
@@ -1094,16 +1094,16 @@ run = Plan((helper,))
 }
 
 
-@pytest.mark.parametrize("name", CODE_BEHIND_LIBRARIES)
-def test_code_that_the_base_class_of_a_library_calls_is_followed(load: Load, name: str) -> None:
-    source = "import ast, enum, functools\ndef helper(n):\n    return n + 1\n" + CODE_BEHIND_LIBRARIES[name]
+@pytest.mark.parametrize("name", SUBCLASSES_OF_LIBRARY_CLASSES)
+def test_code_in_a_subclass_of_a_library_class_is_followed(load: Load, name: str) -> None:
+    source = "import ast, enum, functools\ndef helper(n):\n    return n + 1\n" + SUBCLASSES_OF_LIBRARY_CLASSES[name]
     digests = list_digests_of_run(load(source))
 
     assert list_digests_of_run(load(source)) == digests
     assert list_digests_of_run(load(source.replace("n + 1", "n + 2"))) != digests
 
 
-ASSERTIONS = """
+TEST_CASE_WITH_ASSERTION = """
 import unittest
 class TestOps(unittest.TestCase):
     def launch(self, config):
@@ -1114,7 +1114,7 @@ run = TestOps("test_other").launch
 """
 
 
-TRAINED = """
+NET_WITH_EVAL = """
 import torch
 class Net(torch.nn.Module):
     def other(self):
@@ -1125,16 +1125,16 @@ run = Net().launch
 """
 
 
-@pytest.mark.parametrize("source", [ASSERTIONS, TRAINED], ids=["unittest", "torch"])
-def test_a_harmless_method_of_a_library_does_not_add_the_whole_class(load: Load, source: str) -> None:
-    if source == TRAINED:
+@pytest.mark.parametrize("source", [TEST_CASE_WITH_ASSERTION, NET_WITH_EVAL], ids=["unittest", "torch"])
+def test_assertions_and_eval_do_not_add_the_whole_class(load: Load, source: str) -> None:
+    if source == NET_WITH_EVAL:
         pytest.importorskip("torch")
     edited = source.replace("return 1", "return 2")
     assert list_digests_of_run(load(source)) == list_digests_of_run(load(edited))
 
 
-def test_an_attribute_that_a_test_stores_on_a_member_of_an_enum_is_in_no_digest(load: Load) -> None:
-    source = CODE_BEHIND_LIBRARIES["attribute of an enum's member"]
+def test_an_attribute_set_on_an_enum_member_is_in_no_digest(load: Load) -> None:
+    source = SUBCLASSES_OF_LIBRARY_CLASSES["attribute of an enum's member"]
     module = load("import enum\ndef helper(n):\n    return n + 1\n" + source)
     digests = list_digests_of_run(module)
     module.Kind.RELU.function = list_digests_of_run
@@ -1152,15 +1152,15 @@ run = Block().call
 """
 
 
-def test_another_class_of_a_class_method_is_a_source_change(load: Load) -> None:
-    """The name of the attribute is the method's own name, but does not tell the class."""
+def test_a_class_method_of_another_class_is_a_source_change(load: Load) -> None:
+    """The attribute has the method's own name, which does not tell the class."""
     pytest.importorskip("torch")
     digests = [list_digests_of_run(load(CLASS_METHODS.format(name=name))) for name in ("Embedding", "EmbeddingBag")]
     assert digests[0] != digests[1]
 
 
 def test_another_scipy_function_is_a_source_change(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Functions of the class ``numpy.ufunc`` store no module. Internal ones of numpy stand for those of scipy here."""
+    """A ufunc of scipy may have no ``__module__``. Two ufuncs inside numpy stand for functions of ``scipy.special``."""
     functions = pytest.importorskip("numpy.linalg._umath_linalg")
     assert getattr(functions.det, "__module__", None) is None
     special = ModuleType("scipy.special")

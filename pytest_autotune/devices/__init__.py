@@ -257,9 +257,9 @@ def _count_threads() -> int:
 
 @lru_cache
 def find_cpu_arch() -> str:
-    """Return the name of the widest vector instructions of this CPU; the machine's name if they are unknown.
+    """Return the name of the widest vector instructions of this CPU, or ``os.uname().machine`` if they are unknown.
 
-    The first call reads a file of the system. Later calls return the same name, also while a test mocks ``open()``.
+    The first call reads ``/proc/cpuinfo``. Later calls return the same name, also while a test mocks ``open()``.
     """
     flags = _read_cpu_flags()
     for flag, arch in _CPU_FLAGS.items():

@@ -60,8 +60,9 @@ class Shortfall:
     """The first reason why a run was not complete, or why a selected test did not pass.
 
     :param reason: in words; empty if there is none.
-    :param is_skip: the reason is a test that was skipped or failed as expected, or is ``-o addopts``. Gates then judge
-        the run as one of the whole suite.
+    :param is_skip: the reason is a test that was skipped or failed as expected, or an option of
+        :func:`_describe_possible_selection`, such as ``--noconftest``. Gates then judge the run as one of the whole
+        suite.
     :param is_ignored_file: the reason is a test file that was not collected.
     """
 
@@ -348,21 +349,23 @@ def _list_overridden_ini_values(config: pytest.Config) -> list[str]:
 
 
 def _describe_possible_selection(config: pytest.Config) -> str:
-    """Return which option of the command line may select tests: ``-o addopts may select …``; empty if none does.
+    """Return which typed option may leave out tests: ``-o addopts may select …``; empty if there is none.
 
-    ``-o addopts`` replaces the options of the ini file, which may collect tests, such as ``--doctest-modules``. Without
-    a ``conftest.py``, hooks are missing that may parametrize tests. These options are no part of
-    :func:`describe_selection`: the ini file may also have ``--autotune-load``, and a gate without it is an error.
+    ``-o addopts`` replaces the options of the ini file. They may collect tests, as ``--doctest-modules`` does.
+    ``--noconftest`` and ``--confcutdir`` may leave out a ``conftest.py`` with hooks that parametrize tests.
+
+    A run with these options is incomplete, and gates still judge it as a run of the whole suite. So
+    :func:`describe_selection` lacks these options: a selection excuses a gate of the ini file that has no loaded cache.
     """
     if "addopts" in _list_overridden_ini_values(config):
         return "-o addopts may select a part of the tests"
     typed_options = _parse_typed_options(config)
     if typed_options.noconftest:
-        return "--noconftest may select a part of the tests"
+        return "--noconftest may leave out a part of the tests"
     if typed_options.confcutdir:
         highest_folder = (config.invocation_params.dir / typed_options.confcutdir).resolve()
         if not config.rootpath.resolve().is_relative_to(highest_folder):
-            return "--confcutdir may select a part of the tests"
+            return "--confcutdir may leave out a part of the tests"
     return ""
 
 

@@ -205,7 +205,7 @@ class TestProcess:
         :param hides_earlier_run: whether to give the tuners an empty memory until this run ends.
         """
         self._run_exits.enter_context(rootdir_of_run(self._config.rootpath))
-        # A test may mock the files that tell the CPU's type.
+        # A test may mock open(). So /proc/cpuinfo is read now, before the first test.
         devices.find_cpu_arch()
         self.hooks.install()
         if hides_earlier_run:

@@ -40,7 +40,7 @@ class Collected:
     :param not_passed_reason: the first reason why a test that was selected did not pass; empty if all passed.
     :param has_only_skips: whether no test failed, and ``not_passed_reason`` is a skipped test or an ignored test file.
     :param is_only_skipped: whether the whole suite ran, and ``incomplete_reason`` is only a skipped test, an ignored
-        test file or ``-o addopts``.
+        test file or an option such as ``-o addopts`` or ``--noconftest``.
     :param chosen_tests: how the user chose single tests or files, such as ``-k selects tests``; empty for the whole
         suite, and for whole folders.
     :param early_end: how many tests did not run because something other than a failure ended the run, such as

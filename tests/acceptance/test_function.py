@@ -456,7 +456,7 @@ def test_a_tuning_is_recorded_even_if_a_test_mocks_open_and_json(serial_suite: S
 
 
 def test_a_mock_of_open_in_the_first_test_changes_no_device(pytester: pytest.Pytester) -> None:
-    """The type of a CPU stands in a file of the system."""
+    """The plugin reads the CPU's type from ``/proc/cpuinfo``, before the first test."""
     pytester.makepyfile(
         test_lib="""
         from unittest.mock import mock_open, patch

@@ -654,7 +654,7 @@ def test_prune_works_on_a_cache_outside_rootdir_named_in_the_ini(
 
 @pytest.mark.parametrize("option", ["--noconftest", "--confcutdir=tests"])
 def test_prune_removes_no_entry_if_a_conftest_is_left_out(pytester: pytest.Pytester, option: str) -> None:
-    """The conftest.py may parametrize tests."""
+    """Without the conftest.py, the test runs with one size instead of two."""
     pytester.makeini("[pytest]\n")
     pytester.makeconftest(
         "def pytest_generate_tests(metafunc):\n"
@@ -668,7 +668,7 @@ def test_prune_removes_no_entry_if_a_conftest_is_left_out(pytester: pytest.Pytes
     pytester.runpytest_subprocess("--autotune-dump=c.textproto")
     result = pytester.runpytest_subprocess("--autotune-load=c.textproto", "--autotune-update=prune", option)
 
-    reason = f"{option.partition('=')[0]} may select a part of the tests"
+    reason = f"{option.partition('=')[0]} may leave out a part of the tests"
     result.stdout.fnmatch_lines([f"no unused entry was removed, because the run was not complete: {reason}"])
     assert pytester.path.joinpath("c.textproto").read_text().count("\nentries {") == 2
 

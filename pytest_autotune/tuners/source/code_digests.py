@@ -349,20 +349,19 @@ class CodeDigests:
     ) -> str | None:
         """Return the text of a plain value that a function uses by name; None if the digest needs no text of the value.
 
-        It needs none for the function of a library whose own name stands in the source. It needs none, either, for a
-        value that may change while tests run, unless the value leads to code of the user.
+        A library's function needs no text if its own name stands in the source. A value that may change while tests run
+        needs a text only if it leads to code of the user.
 
         :param is_internal: a library's function uses a value of a library. The name of this value is left out.
-        :raises UncacheableError: if values in closures count, and this value is in the function's closure and has no
-            stable form. Two functions of a factory may differ only in this value, so a digest without it could be
-            wrong.
+        :raises UncacheableError: for a value without a stable form in the function's closure, if the digest counts
+            closures. Two functions of a factory may differ only in this value.
         """
         text = None
         if not is_internal:
             text = self._describe_value(value, name)
         has_stable_form = text is not None
         if text is None:
-            # Such as math.floor, if the source has it as `floor`.
+            # A clear name needs no text, and still has a stable form: math.floor, if the source says `floor`.
             has_stable_form = is_from_library(value, self.libraries) and find_public_name(value) != ""
         if is_instance(value, MethodType) and is_extension_function(value):
             # The name of a bound method does not say which object it is bound to.
@@ -606,7 +605,7 @@ class CodeDigests:
         """Return the digest of a method, with the members that the method reaches through its object.
 
         :param cls: the class of the object that the method is called with.
-        :param owner: the object; None if it stores nothing.
+        :param owner: the object; None if it stores no attributes and has no items.
         """
         key = id(python_function(method)), id(cls), id(owner)
         if key in self._open_methods:
@@ -617,6 +616,7 @@ class CodeDigests:
                 lines = [self.digest_function(method)]
             uses = self._reached_objects.list_method_uses(method, cls, owner)
             lines += self._describe_uses(uses)
+            # The method uses the whole object. The parts of a tuple or partial may be functions of the user.
             if owner is not None and any(use.name == WHOLE_OBJECT for use in uses):
                 lines += self._describe_code_in_parts(owner)
         finally:
@@ -680,7 +680,8 @@ class CodeDigests:
         """Return the text of the user's code that a function reaches through a value; None if there is none.
 
         The data in the value are left out. Code is in a function or class, behind the methods of an object, and in the
-        parts of a tuple or ``partial``. The text of a library's function or method is its public name.
+        parts of a tuple or ``partial``. The text of a library's function is its public name. The text of a library's
+        bound method is its name, unless ``path`` ends in this name.
 
         :param names: the dotted names that the function takes from the value: ``("sub", "launch")`` for
             ``value.sub.launch()``. By default, the function uses the value as a whole.
@@ -718,27 +719,29 @@ class CodeDigests:
         return [text for text in texts if text is not None]
 
     def _describe_method_of_library(self, method: Any, path: str) -> str | None:
-        """Return the name of a method that is bound to a library's object or class, and the user's code inside both.
+        """Return the name of a method that is bound to a library's object, and the user's code in method and object.
 
-        None if the digest needs neither.
+        The result has no name if the user bound the function to the object, if the name in the source is the same, or
+        if code of a library uses the method. For a class method, the class is in the name. None if there is no name and
+        no code of the user, and for functions such as ``torch.exp``, which have a public name.
 
-        :param path: the name in the source; empty if there is none. ``random = rng.random`` needs no name, because both
-            end in the same word.
+        :param path: the name in the source; empty if there is none.
         """
         if is_builtin_function(method) or is_instance(method.__self__, ModuleType):
             return None
-        texts: list[str | None] = []
         function = None
+        is_bound_by_user = False
         if is_instance(method, MethodType):
             function = python_function(method.__func__)
-        if is_instance(method, MethodType) and (function is None or not is_from_library(function, self.libraries)):
-            # The user has bound a function to the object.
+            is_bound_by_user = function is None or not is_from_library(function, self.libraries)
+        texts: list[str | None] = []
+        if is_bound_by_user:
             texts.append(self.describe_code_in(method.__func__))
         else:
             if function is not None:
                 texts += self._describe_code_of_user_inside(method.__func__, function)
             name = find_name_of_bound_method(method)
-            # Path.cwd needs no name, either.
+            # rng.random needs no name under `random`. For a class method, the class must be the same, too: Path.cwd.
             word_count = 2 if is_instance(method.__self__, type) else 1
             is_clear = name.split(".")[-word_count:] == path.split(".")[-word_count:]
             if name and not is_clear and not self._is_describing_library_code():
@@ -748,8 +751,10 @@ class CodeDigests:
         return ", ".join([text for text in texts if text is not None]) or None
 
     def _describe_code_in_owner(self, owner: object) -> str | None:
-        """Return the text of the user's code in the object of a bound method, such as ``(add, sub).__getitem__``."""
-        # The owner may contain the method.
+        """Return the text of the user's code in the object of a bound method, such as ``(add, sub).__getitem__``.
+
+        None for the class of a class method, and for an object that is being described: it may contain the method.
+        """
         if is_instance(owner, type) or id(owner) in self._open_objects:
             return None
         self._open_objects.add(id(owner))
@@ -865,7 +870,8 @@ class CodeDigests:
         if issubclass(cls, enum.Enum):
             enum_members = find_in_class(cls, "_member_map_")
         names_in_body: dict[DottedName, None] = {}
-        # A __new__ of the user may store the functions in the body of the class as other attributes than the value.
+        # A __new__ of the user may store a function in another attribute of the member than `_value_`. The member's
+        # statement in the class names the function.
         has_own_new = is_function_of_user(find_in_class(cls, "_new_member_"), self.libraries)
         for name, member in enum_members.items():
             if has_own_new:
@@ -931,8 +937,8 @@ class CodeDigests:
     def _describe_other_functions(self, name: str, attribute: object) -> Iterator[str]:
         """Yield a line for a property's setter and deleter, and for each function of a ``singledispatchmethod``.
 
-        A ``partialmethod`` has a line for each of its arguments. A class of the user that inherits from ``property`` or
-        another of these classes has a line, too.
+        A ``partialmethod`` has a line for each of its arguments. If the attribute is an object of a subclass of
+        ``property``, ``classmethod`` or the like, its class has a line, too. A subclass in a known package has none.
         """
         if is_descriptor(attribute) and unwrap_attribute(attribute) is not attribute:
             descriptor_text = self._describe_descriptor(attribute)
@@ -1006,12 +1012,12 @@ class CodeDigests:
             return self._describe_class_attribute(name, value, is_special)
         if is_special:
             return None
-        # Since Python 3.14, a partial is a descriptor.
+        # Since Python 3.14, a partial is a descriptor. So is a method in C, such as str.upper. Both count as values.
         if is_descriptor(value) and not is_instance(value, partial) and not is_builtin_function(value):
             return self._describe_descriptor(value)
         text = self._describe_value(value, name) or self._describe_fixed_items(value)
         if text is None and is_instance(value, (partial, *BOUND_METHODS)):
-            # An argument of the partial may change. Its function is code all the same.
+            # An argument of a partial, or the object of a bound method, may change. The function is code all the same.
             return self.describe_code_in(value, path=name)
         return text
 
@@ -1349,7 +1355,7 @@ class CodeDigests:
     def _describe_stored(self, value: object, name: str) -> str | None:
         """Return the text of the code in a value that an object stores; None if the digest needs no text of the value.
 
-        The text of a function or class of a library is its public name, or the user's code inside it.
+        The text of a library's function, class or bound method is its name, or the user's code inside it.
 
         :param name: the name of the attribute; empty for an item of a tuple or an argument of a partial.
         """

@@ -66,7 +66,8 @@ _BINDING_TYPES = frozenset(
 #: The types of bound methods: of methods in Python, of methods in C, and of special methods in C such as
 #: ``(1).__add__``. Functions in C, such as ``min``, have the second type, too.
 BOUND_METHODS = (MethodType, BuiltinMethodType, MethodWrapperType)
-#: The packages in which a ``numpy.ufunc`` without a ``__module__`` is searched. numpy stores the module since 2.2.
+#: The packages in which the plugin looks for a ``numpy.ufunc`` that has no ``__module__``. The functions of numpy have
+#: it since numpy 2.2.
 _PACKAGES_WITH_UFUNCS = ("numpy", "scipy.special")
 #: The arguments of ``triton.jit`` that are compiled in.
 _TRITON_OPTIONS = ("noinline", "do_not_specialize", "do_not_specialize_on_alignment", "debug")
@@ -267,7 +268,7 @@ def list_heuristics(kernel: object) -> list[tuple[str, object]]:
     """Return the functions of the ``triton.heuristics`` around a kernel, with the name of each value."""
     heuristics: list[tuple[str, object]] = []
     for layer in list_layers(kernel):
-        # The user may have a subclass.
+        # The class of the layer may be the user's subclass of Triton's Heuristics.
         for cls in class_mro(type(layer)):
             if class_name(cls) == "Heuristics" and class_module(cls).startswith("triton."):
                 heuristics += sorted(own_attributes(layer).get("values", {}).items())
@@ -476,7 +477,8 @@ class LibraryName(str):
 def find_library_text(value: object, path: str, libraries: Libraries) -> str | None:
     """Return the public name that a digest has for a library's function or class; None if the digest needs no name.
 
-    It needs none if the name in the source already tells the function, see :func:`_is_clear`.
+    For a known package, the digest needs no name if the name in the source is clear, see :func:`_is_clear`. The digest
+    of a kernel of a known package needs no name, either, except a :class:`LibraryName`.
 
     :param path: the name in the source; empty if the source has no name for the function or class.
     """
@@ -697,7 +699,8 @@ def find_name_of_bound_method(method: Any) -> str:
 
     The name of a class method has the class: ``pathlib.Path.cwd``. The class of an object is left out: with another
     version of Python, or with pytest's option ``-s``, the object may have another class. Methods of two objects have
-    the same name, so the name does not identify the method. The result is empty for a method without a name.
+    the same name, so the name does not identify the method. The result is empty if the method, or the class of a class
+    method, has no name.
 
     :param method: a value of one of the types in ``BOUND_METHODS``.
     """

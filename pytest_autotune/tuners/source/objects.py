@@ -218,23 +218,28 @@ class ReachedObjects:
             pending.append(ObjectUse(use.owner, use.cls, ("__getattribute__",)))
 
     def _calls_method_of_library(self, use: ObjectUse) -> bool:
-        """Whether a use of an object calls a Python method of a library that the user's class inherits.
+        """Whether code uses a method, written in Python, that the user's class inherits from a library.
 
-        The user's class may override the method with one that calls ``super().NAME()``. Methods that call no method of
-        the user are left out: special methods but for ``__call__``, the methods of ``unittest.TestCase``, and those of
-        ``torch.nn.Module`` itself, such as ``eval()``.
+        The user's class may override the method with a method that calls ``super().NAME()``.
+
+        Three groups of methods give False, because they rarely call a method of the user:
+
+        - special methods except ``__call__``;
+        - all methods of a class that inherits from ``unittest.TestCase``;
+        - the methods that ``torch.nn.Module`` itself defines, such as ``eval()``, except ``__call__``.
         """
         name = use.name[0]
         is_special = name.startswith("__") and name != "__call__"
         if is_special or any(_is_test_case(cls) for cls in class_mro(use.cls)):
             return False
+        # Python calls the first method in this order. A method of the user leads to the next one if it calls super().
         for cls in class_mro(use.cls):
             attribute = class_attributes(cls).get(name, MISSING)
             if attribute is MISSING:
                 continue
             if self._libraries.has_code(cls):
-                is_of_module = class_module(cls) == "torch.nn.modules.module" and name != "__call__"
-                return is_instance(attribute, (FunctionType, classmethod)) and not is_of_module
+                is_of_torch_module = class_module(cls) == "torch.nn.modules.module" and name != "__call__"
+                return is_instance(attribute, (FunctionType, classmethod)) and not is_of_torch_module
             if (name,) not in self._list_members(unwrap_attribute(attribute)):
                 # The method of the user does not call super().NAME().
                 return False
