@@ -316,13 +316,15 @@ def _read_code_behind_library(source: object) -> DigestedSource | None:
     owner: object = callee
     if is_instance(callee, MethodType):
         owner = callee.__self__
+    is_of_user = _is_class_of_user(type(owner))
     if not is_instance(owner, type):
         values.append(owner)
-        if is_instance(callee, MethodType) and function is None:
-            # The name of a method that is not written in Python counts, too.
-            values.append(callee)
-        if _is_class_of_user(type(owner)):
+        if is_of_user:
             root = type(owner)
+    if is_instance(callee, MethodType) and (function is None or not is_of_user):
+        # The name of the method counts, too. A method in Python on an object of the user is an exception: it may call
+        # any method of the object, so the whole object counts.
+        values.append(callee)
     with UncacheableErrors():
         return read_code_in_values(values, root)
 

@@ -32,6 +32,7 @@ from pytest_autotune.tuners.source.attributes import (
     MISSING,
     class_attributes,
     class_bases,
+    class_mro,
     class_name,
     find_class_member,
     find_in_class,
@@ -872,7 +873,7 @@ class CodeDigests:
         names_in_body: dict[DottedName, None] = {}
         # A __new__ of the user may store a function in another attribute of the member than `_value_`. The member's
         # statement in the class names the function.
-        has_own_new = is_function_of_user(find_in_class(cls, "_new_member_"), self.libraries)
+        has_own_new = self._has_new_of_user(cls)
         for name, member in enum_members.items():
             if has_own_new:
                 names_in_body.update(dict.fromkeys(read_class_assignments(cls, name).value_names))
@@ -903,6 +904,17 @@ class CodeDigests:
                 yield f"{name}: {text}"
             yield from self._describe_other_functions(name, value)
         yield from self._describe_code_named_in_class(cls, tuple(names_in_body))
+
+    def _has_new_of_user(self, cls: type) -> bool:
+        """Whether an enum, or a class that it inherits from, has a ``__new__`` of the user.
+
+        Enum moves it to ``__new_member__`` and, since Python 3.11, to ``_new_member_``.
+        """
+        for base in class_mro(cls):
+            for name in ("__new__", "__new_member__", "_new_member_"):
+                if is_function_of_user(unwrap_attribute(class_attributes(base).get(name)), self.libraries):
+                    return True
+        return False
 
     def _lacks_data(self, attribute: object, text: str | None) -> bool:
         """Whether an attribute of a class has data that its text lacks, such as a list or the list in a tuple.
@@ -941,7 +953,7 @@ class CodeDigests:
         ``property``, ``classmethod`` or the like, its class has a line, too. A subclass in a known package has none.
         """
         if is_descriptor(attribute) and unwrap_attribute(attribute) is not attribute:
-            descriptor_text = self._describe_descriptor(attribute)
+            descriptor_text = self._describe_subclassed_descriptor(attribute)
             if descriptor_text is not None:
                 yield f"{name} descriptor: {descriptor_text}"
         for kind, function in list_other_functions(attribute).items():
@@ -954,6 +966,19 @@ class CodeDigests:
                 text = self.describe_code_in(argument)
             if text is not None:
                 yield f"{name} argument {argument_name}: {text}"
+
+    def _describe_subclassed_descriptor(self, attribute: object) -> str | None:
+        """Return the text of a descriptor whose class may inherit from ``property`` or the like.
+
+        As for the function inside, a value without a stable form in a closure is left out.
+        """
+        try:
+            return self._describe_descriptor(attribute)
+        except NoDigestError:
+            raise
+        except UncacheableError:
+            with self._leaving_out_open_values():
+                return self._describe_descriptor(attribute)
 
     def _describe_field_defaults(self, cls: type, class_text: str) -> Iterator[str]:
         """Yield a line for each default of a dataclass or named tuple that is not an attribute of the class."""
@@ -1053,17 +1078,19 @@ class CodeDigests:
         except NoDigestError:
             raise
         except UncacheableError:
-            return self._describe_with_open_values(value, name)
+            with self._leaving_out_open_values():
+                return self._describe_value(value, name)
 
-    def _describe_with_open_values(self, value: object, name: str) -> str | None:
-        """Return the text of a method that has a value without a stable form in a closure, without this value.
+    @contextmanager
+    def _leaving_out_open_values(self) -> Iterator[None]:
+        """Describe an attribute of a class, and leave out each value in a closure that has no stable form.
 
         The value is no argument of a factory: the class has one such method, which a decorator with a memo has made.
         """
         outer_open_values, outer_digests = self._has_open_values, self._digest_by_key
         self._has_open_values, self._digest_by_key = True, dict(outer_digests)
         try:
-            return self._describe_value(value, name)
+            yield
         finally:
             # For code outside of the class, the value counts.
             self._has_open_values, self._digest_by_key = outer_open_values, outer_digests
