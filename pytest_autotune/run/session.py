@@ -289,7 +289,11 @@ class Session(Reporter):
         return sources
 
     def _close(self, tuning: Tuning) -> None:
-        """Remember the entry of a tuning that has ended, and report the lookup."""
+        """Report the lookup of a tuning that has ended, and remember the entry.
+
+        A signal handler may raise an exception here, such as a time-out that the test catches. The entry is remembered
+        last, because a problem that is remembered is not reported again.
+        """
         lookup = tuning.lookup
         self.progress.end(lookup.problem)
         # The entry that the tuner used, or the entry of its search.
@@ -297,11 +301,12 @@ class Session(Reporter):
         if lookup.is_tuned:
             entry = lookup.entry
         if entry is not None:
-            self._remembered[lookup.identity] = entry
             for mode in self._modes:
                 mode.note_used(lookup, entry)
         if not tuning.is_remembered:
             tuning.report()
+        if entry is not None:
+            self._remembered[lookup.identity] = entry
 
     def may_race(self, problem: Problem) -> bool:
         """Whether a hit on a problem without a fingerprint would be raced now. A tuner asks this before its lookup."""
