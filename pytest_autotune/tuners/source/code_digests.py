@@ -722,9 +722,14 @@ class CodeDigests:
     def _describe_method_of_library(self, method: Any, path: str) -> str | None:
         """Return the name of a method that is bound to a library's object, and the user's code in method and object.
 
-        The result has no name if the user bound the function to the object, if the name in the source is the same, or
-        if code of a library uses the method. For a class method, the class is in the name. None if there is no name and
-        no code of the user, and for functions such as ``torch.exp``, which have a public name.
+        The name is left out in three cases:
+
+        - the user bound the function to the object, as in ``MethodType(f, rng)``;
+        - the source shows it: its last word is the method's name, as in ``rng.random``. For a class method, its last
+          two words must also show the class, as in ``Path.cwd``;
+        - code of a library uses the method.
+
+        None if neither a name nor code is left, and for functions such as ``torch.exp``, which have a public name.
 
         :param path: the name in the source; empty if there is none.
         """
@@ -734,6 +739,7 @@ class CodeDigests:
         is_bound_by_user = False
         if is_instance(method, MethodType):
             function = python_function(method.__func__)
+            # Only the user binds a callable that is no Python function, such as print.
             is_bound_by_user = function is None or not is_from_library(function, self.libraries)
         texts: list[str | None] = []
         if is_bound_by_user:
@@ -742,7 +748,6 @@ class CodeDigests:
             if function is not None:
                 texts += self._describe_code_of_user_inside(method.__func__, function)
             name = find_name_of_bound_method(method)
-            # rng.random needs no name under `random`. For a class method, the class must be the same, too: Path.cwd.
             word_count = 2 if is_instance(method.__self__, type) else 1
             is_clear = name.split(".")[-word_count:] == path.split(".")[-word_count:]
             if name and not is_clear and not self._is_describing_library_code():
@@ -970,7 +975,8 @@ class CodeDigests:
     def _describe_subclassed_descriptor(self, attribute: object) -> str | None:
         """Return the text of a descriptor whose class may inherit from ``property`` or the like.
 
-        As for the function inside, a value without a stable form in a closure is left out.
+        If a value in a closure has no stable form, the descriptor is described again without such values, as the
+        function inside it is. A NoDigestError has another cause, such as a file that was edited.
         """
         try:
             return self._describe_descriptor(attribute)

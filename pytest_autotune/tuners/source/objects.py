@@ -222,7 +222,8 @@ class ReachedObjects:
 
         The user's class may override the method with a method that calls ``super().NAME()``.
 
-        Three groups of methods give False, because they rarely call a method of the user:
+        Such a method may call other methods of the user's class. Static methods give False, as they get no object, and
+        so do three groups of methods that rarely call one:
 
         - special methods except ``__call__``;
         - all methods of a class that inherits from ``unittest.TestCase``;
