@@ -658,6 +658,99 @@ def by_function(x):
 """
 
 
+UNDER_LIBRARY_DECORATORS = """
+import contextlib, functools, torch
+from pytest_autotune import tuned
+COUNT = 4
+def leaf(x):
+    return x + 1
+@contextlib.contextmanager
+def threads(count):
+    yield count
+class Scope(contextlib.ContextDecorator):
+    def __init__(self, count):
+        self.count = count
+    def __enter__(self):
+        return self
+    def __exit__(self, *error):
+        return False
+def doubled(function):
+    @functools.wraps(function)
+    def wrapper(*args):
+        return function(*args) * 2
+    return wrapper
+@DECORATOR
+def run(x):
+    return leaf(x)
+class Op:
+    @DECORATOR
+    def launch(self, x):
+        return leaf(x)
+method = Op().launch
+def caller(x):
+    return run(x)
+"""
+
+
+@pytest.mark.parametrize("run", ["run", "method", "caller"])
+@pytest.mark.parametrize(
+    ("decorator", "edited"),
+    [
+        ("threads(4)", "threads(5)"),
+        ("threads(count=4)", "threads(count=5)"),
+        ("Scope(4)", "Scope(5)"),
+        ("torch.no_grad()", "torch.enable_grad()"),
+        ("torch.autocast('cpu', dtype=torch.float16)", "torch.autocast('cpu', dtype=torch.bfloat16)"),
+        ("torch.compile(dynamic=True)", "torch.compile(dynamic=False)"),
+        ("torch.no_grad()\n@threads(4)", "torch.no_grad()\n@threads(5)"),
+        ("torch.no_grad()\n@doubled", "torch.enable_grad()\n@doubled"),
+        ("doubled\n@torch.no_grad()", "doubled\n@torch.enable_grad()"),
+    ],
+)
+def test_editing_an_argument_of_a_library_decorator_is_a_source_change(
+    load, run: str, decorator: str, edited: str
+) -> None:
+    def read_digest(decorator: str) -> str | None:
+        # In the class, each decorator has the indentation of the method.
+        source = UNDER_LIBRARY_DECORATORS.replace("    @DECORATOR", f"    @{decorator}".replace("\n", "\n    "))
+        return source_text(getattr(load(source.replace("DECORATOR", decorator)), run))
+
+    before = read_digest(decorator)
+    assert before is not None
+    assert read_digest(decorator) == before
+    assert read_digest(edited) != before
+
+
+@pytest.mark.parametrize("run", ["run", "method", "caller"])
+@pytest.mark.parametrize("decorator", ["threads(COUNT)", "Scope(COUNT)", "torch.set_grad_enabled(COUNT == 4)"])
+def test_editing_a_global_in_a_library_decorator_is_a_source_change(load, run: str, decorator: str) -> None:
+    source = UNDER_LIBRARY_DECORATORS.replace("DECORATOR", decorator)
+    before = source_text(getattr(load(source), run))
+    assert source_text(getattr(load(source.replace("COUNT = 4", "COUNT = 5")), run)) != before
+
+
+@pytest.mark.parametrize("run", ["run", "method", "caller"])
+@pytest.mark.parametrize(
+    ("outer", "inner"),
+    [("threads(1)", "Scope(2)"), ("torch.no_grad()", "threads(1)"), ("Scope(1)", "functools.lru_cache(None)")],
+)
+def test_editing_a_function_under_two_library_decorators_is_a_source_change(
+    load, run: str, outer: str, inner: str
+) -> None:
+    source = UNDER_LIBRARY_DECORATORS.replace("    @DECORATOR", f"    @{outer}\n    @{inner}")
+    source = source.replace("@DECORATOR", f"@{outer}\n@{inner}")
+    before = source_text(getattr(load(source), run))
+    assert source_text(getattr(load(source), run)) == before
+    assert source_text(getattr(load(source.replace("x + 1", "x + 10")), run)) != before
+
+
+def test_the_arguments_of_tuned_above_a_library_decorator_are_in_no_digest(load) -> None:
+    source = UNDER_LIBRARY_DECORATORS.replace("@DECORATOR", "@tuned(key=['x'], space=[1])\n@torch.no_grad()", 1)
+    source = source.replace("@DECORATOR", "@torch.no_grad()")
+    before = source_text(load(source).caller)
+    assert source_text(load(source.replace("space=[1]", "space=[1, 2]")).caller) == before
+
+
 DECORATED_LAMBDA = """
 import contextlib, functools
 def leaf(x):

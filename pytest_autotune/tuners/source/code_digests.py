@@ -283,6 +283,8 @@ class CodeDigests:
         lines += self._describe_used_values(function, source, own_cells)
         lines += self._describe_imports(function, source)
         lines += self._describe_assigned(function, source)
+        if self.libraries.has_file(function.__code__.co_filename):
+            lines += self._describe_decorators(function)
         fixed_lines = [*self._describe_defaults(function, source), *list_compiled_options(layers)]
         lines += fixed_lines
         # The part of this function lacks the values and functions that the function uses. These are parts themselves.
@@ -336,9 +338,13 @@ class CodeDigests:
         :param is_internal: a library's function uses code of a library. The name of this code is left out.
         """
         is_noted_when_digested = not is_from_library(value, self.libraries)
+        function = python_function(value)
         text = None
         if not is_internal:
             text = self._describe_value(value, name)
+        elif function is not None:
+            # A library's decorator above another one has the other's wrapper in its closure.
+            text = ", ".join(self._describe_code_of_user_inside(value, function)) or None
         if text is None:
             text = self._describe_unstable(value)
         if text is not None and not is_noted_when_digested:
@@ -1309,17 +1315,48 @@ class CodeDigests:
         return texts
 
     def _describe_wrapped_functions(self, function: FunctionType) -> list[str]:
-        """Return the digests of the user's functions that a decorator of a library wraps."""
-        texts = []
+        """Return the texts of the user's functions that a decorator of a library wraps, and of its context managers.
+
+        The decorator may stand above another decorator of a library.
+
+        :param function: the wrapper that the decorator made.
+        """
+        functions: list[str] = []
+        contexts: list[str] = []
         for inner in closure_cells(function).values():
             if is_function_of_user(inner, self.libraries):
-                texts.append(self.digest_kernel(inner))
+                functions.append(self.digest_kernel(inner))
             elif is_instance(inner, ContextDecorator):
-                texts.append(self._describe_context(inner))
+                contexts.append(self._describe_context(inner))
         wrapped = vars(function).get("__wrapped__")
-        if not texts and is_function_of_user(wrapped, self.libraries):
-            texts.append(self.digest_kernel(wrapped))
-        return texts
+        inner_function = python_function(wrapped)
+        if not functions and inner_function is not None and inner_function is not function:
+            if is_function_of_user(wrapped, self.libraries):
+                functions.append(self.digest_kernel(wrapped))
+            else:
+                functions += self._describe_code_of_user_inside(wrapped, inner_function)
+        return [*functions, *contexts, *self._describe_decorators(function)]
+
+    def _describe_decorators(self, wrapper: FunctionType) -> list[str]:
+        """Return the texts of the decorators above the user's function inside a wrapper, and of what they name.
+
+        The wrapper of ``@torch.autocast("cuda", dtype=DTYPE)`` has the arguments in an object of torch, whose data do
+        not count. The source has the arguments. For a kernel, such a wrapper is uncacheable.
+
+        :param wrapper: a function that a decorator of a library made with ``functools.wraps()``.
+        """
+        if self._carried or is_dsl_wrapper(wrapper):
+            return []
+        function = _find_innermost_function(wrapper)
+        if function is wrapper or is_from_library(function, self.libraries) or not has_source(function):
+            return []
+        source = read_function(function)
+        if not source.decorators:
+            return []
+        names = source.names_in_decorators
+        self.used_values.add_function(function, function, names)
+        values = list_values_of_names({}, function.__globals__, names, self._ignored)
+        return [f"decorators: {', '.join(source.decorators)}", *self._describe_values_of_names(names, values)]
 
     def _describe_implementations(self, function: FunctionType) -> list[str]:
         """Return the digests of the user's functions that ``functools.singledispatch`` selects from."""
@@ -1627,6 +1664,16 @@ def list_passes(carried: bool, root: FunctionType | type | None, is_kept: bool =
             return
         digests.assigned.add_all(ignored)
         ignored = digests.assigned
+
+
+def _find_innermost_function(wrapper: FunctionType) -> FunctionType:
+    """Return the function inside all wrappers by ``functools.wraps()``."""
+    seen: list[FunctionType] = []
+    function: FunctionType | None = wrapper
+    while function is not None and function not in seen:
+        seen.append(function)
+        function = python_function(vars(function).get("__wrapped__"))
+    return seen[-1]
 
 
 def _is_outside_functions(qualname: str) -> bool:

@@ -198,6 +198,9 @@ class FunctionText:
     :param kept_source: see :func:`read_function`.
     :param text: the text of the definition without its decorators.
     :param nameless_text: the same text without the function's name.
+    :param decorators: the texts of its decorators, from the outermost to the innermost. ``@pytest_autotune.tuned`` is
+        left out: another rule says which of its arguments count.
+    :param names_in_decorators: the dotted names in these decorators that are no part of a longer one.
     :param names: the dotted names that do not begin with a variable of the function.
     :param whole_names: the dotted names that are no part of a longer one, also those that begin with a variable.
     :param members: the names that a method takes from its object or class: ``("sub", "area")`` for ``self.sub.area``.
@@ -216,6 +219,8 @@ class FunctionText:
     kept_source: str
     text: str
     nameless_text: str
+    decorators: tuple[str, ...]
+    names_in_decorators: tuple[tuple[str, ...], ...]
     names: tuple[tuple[str, ...], ...]
     whole_names: tuple[tuple[str, ...], ...]
     members: tuple[tuple[str, ...], ...]
@@ -274,6 +279,8 @@ def _build_function_text(code: CodeType, kept_source: str, node: ast.AST) -> Fun
         kept_source,
         syntax_text(node, without=("decorator_list",)),
         syntax_text(node, without=("decorator_list", "name")),
+        tuple(syntax_text(decorator) for decorator in _list_decorators(node)),
+        tuple(_list_names_in_decorators(node)),
         tuple(_list_outer_names(code, node)),
         tuple(_list_whole_names(node)),
         tuple(_list_members(node)),
@@ -463,6 +470,29 @@ def _is_class_method(node: ast.AST) -> bool:
 def _has_decorator(node: ast.AST, name: str) -> bool:
     """Whether a builtin such as ``staticmethod`` decorates a function."""
     return any(_split_dotted_name(decorator) == (name,) for decorator in getattr(node, "decorator_list", []))
+
+
+def _list_decorators(node: ast.AST) -> list[ast.expr]:
+    """Return the decorators of a function, without those that are called ``tuned``."""
+    decorators = []
+    for decorator in getattr(node, "decorator_list", []):
+        called = decorator.func if isinstance(decorator, ast.Call) else decorator
+        if _split_dotted_name(called)[-1:] != ("tuned",):
+            decorators.append(decorator)
+    return decorators
+
+
+def _list_names_in_decorators(node: ast.AST) -> list[tuple[str, ...]]:
+    """Return the dotted names in a function's decorators that are no part of a longer one, sorted."""
+    names: set[tuple[str, ...]] = set()
+    for decorator in _list_decorators(node):
+        variables = _list_stored_names(decorator)
+        left_out = _list_owners_of_attributes(decorator)
+        for part in ast.walk(decorator):
+            name = _split_dotted_name(part)
+            if name and name[0] not in variables and part not in left_out:
+                names.add(name)
+    return sorted(names)
 
 
 def _list_owner_nodes(node: ast.AST, first: str) -> set[ast.AST]:
