@@ -13,7 +13,7 @@ import torch
 
 from pytest_autotune.cache.model import UncacheableError
 from pytest_autotune.tuners.function.identity import list_sources, source_text
-from pytest_autotune.tuners.source.source_digest import source_digest, stable_value
+from pytest_autotune.tuners.source.source_digest import source_digest, source_parts, stable_value
 from tests.test_source_digest import load
 
 __all__ = ["load"]
@@ -659,7 +659,7 @@ def by_function(x):
 
 
 UNDER_LIBRARY_DECORATORS = """
-import contextlib, functools, torch
+import contextlib, functools, pytest, torch
 from pytest_autotune import tuned
 COUNT = 4
 def leaf(x):
@@ -679,11 +679,15 @@ def doubled(function):
     def wrapper(*args):
         return function(*args) * 2
     return wrapper
-@DECORATOR
+def plain(function):
+    def wrapper(*args):
+        return function(*args)
+    return wrapper
+DECORATORS
 def run(x):
     return leaf(x)
 class Op:
-    @DECORATOR
+    DECORATORS
     def launch(self, x):
         return leaf(x)
 method = Op().launch
@@ -692,63 +696,167 @@ def caller(x):
 """
 
 
+def _decorated(decorators: str) -> str:
+    """Return a module with a function and a method under the decorators."""
+    source = UNDER_LIBRARY_DECORATORS.replace("    DECORATORS", "    " + decorators.replace("\n", "\n    "))
+    return source.replace("DECORATORS", decorators)
+
+
 @pytest.mark.parametrize("run", ["run", "method", "caller"])
 @pytest.mark.parametrize(
-    ("decorator", "edited"),
+    ("decorators", "edited"),
     [
-        ("threads(4)", "threads(5)"),
-        ("threads(count=4)", "threads(count=5)"),
-        ("Scope(4)", "Scope(5)"),
-        ("torch.no_grad()", "torch.enable_grad()"),
-        ("torch.autocast('cpu', dtype=torch.float16)", "torch.autocast('cpu', dtype=torch.bfloat16)"),
-        ("torch.compile(dynamic=True)", "torch.compile(dynamic=False)"),
-        ("torch.no_grad()\n@threads(4)", "torch.no_grad()\n@threads(5)"),
-        ("torch.no_grad()\n@doubled", "torch.enable_grad()\n@doubled"),
-        ("doubled\n@torch.no_grad()", "doubled\n@torch.enable_grad()"),
+        ("@threads(4)", "@threads(5)"),
+        ("@threads(count=4)", "@threads(count=5)"),
+        ("@Scope(4)", "@Scope(5)"),
+        ("@torch.no_grad()", "@torch.enable_grad()"),
+        ("@torch.autocast('cpu', dtype=torch.float16)", "@torch.autocast('cpu', dtype=torch.bfloat16)"),
+        ("@torch.compile(dynamic=True)", "@torch.compile(dynamic=False)"),
+        ("@torch.no_grad()\n@threads(4)", "@torch.no_grad()\n@threads(5)"),
+        ("@torch.no_grad()\n@doubled", "@torch.enable_grad()\n@doubled"),
+        ("@doubled\n@torch.no_grad()", "@doubled\n@torch.enable_grad()"),
+        ("@torch.no_grad()\n@plain", "@torch.enable_grad()\n@plain"),
+        ("@threads(4)\n@functools.singledispatch", "@threads(5)\n@functools.singledispatch"),
     ],
 )
-def test_editing_an_argument_of_a_library_decorator_is_a_source_change(
-    load, run: str, decorator: str, edited: str
-) -> None:
-    def read_digest(decorator: str) -> str | None:
-        # In the class, each decorator has the indentation of the method.
-        source = UNDER_LIBRARY_DECORATORS.replace("    @DECORATOR", f"    @{decorator}".replace("\n", "\n    "))
-        return source_text(getattr(load(source.replace("DECORATOR", decorator)), run))
-
-    before = read_digest(decorator)
+def test_arguments_of_library_decorators_count(load, run: str, decorators: str, edited: str) -> None:
+    before = source_text(getattr(load(_decorated(decorators)), run))
     assert before is not None
-    assert read_digest(decorator) == before
-    assert read_digest(edited) != before
+    assert source_text(getattr(load(_decorated(decorators)), run)) == before
+    assert source_text(getattr(load(_decorated(edited)), run)) != before
 
 
 @pytest.mark.parametrize("run", ["run", "method", "caller"])
-@pytest.mark.parametrize("decorator", ["threads(COUNT)", "Scope(COUNT)", "torch.set_grad_enabled(COUNT == 4)"])
-def test_editing_a_global_in_a_library_decorator_is_a_source_change(load, run: str, decorator: str) -> None:
-    source = UNDER_LIBRARY_DECORATORS.replace("DECORATOR", decorator)
+@pytest.mark.parametrize("decorator", ["@threads(COUNT)", "@Scope(COUNT)", "@torch.set_grad_enabled(COUNT == 4)"])
+def test_globals_in_library_decorators_count(load, run: str, decorator: str) -> None:
+    source = _decorated(decorator)
     before = source_text(getattr(load(source), run))
     assert source_text(getattr(load(source.replace("COUNT = 4", "COUNT = 5")), run)) != before
 
 
 @pytest.mark.parametrize("run", ["run", "method", "caller"])
 @pytest.mark.parametrize(
-    ("outer", "inner"),
-    [("threads(1)", "Scope(2)"), ("torch.no_grad()", "threads(1)"), ("Scope(1)", "functools.lru_cache(None)")],
+    "decorators",
+    [
+        "@threads(1)\n@Scope(2)",
+        "@torch.no_grad()\n@threads(1)",
+        "@Scope(1)\n@functools.lru_cache(None)",
+        "@threads(1)\n@Scope(2)\n@contextlib.contextmanager",
+        "@threads(1)\n@functools.singledispatch",
+    ],
 )
-def test_editing_a_function_under_two_library_decorators_is_a_source_change(
-    load, run: str, outer: str, inner: str
-) -> None:
-    source = UNDER_LIBRARY_DECORATORS.replace("    @DECORATOR", f"    @{outer}\n    @{inner}")
-    source = source.replace("@DECORATOR", f"@{outer}\n@{inner}")
+def test_functions_under_several_library_decorators_count(load, run: str, decorators: str) -> None:
+    source = _decorated(decorators)
     before = source_text(getattr(load(source), run))
     assert source_text(getattr(load(source), run)) == before
     assert source_text(getattr(load(source.replace("x + 1", "x + 10")), run)) != before
 
 
-def test_the_arguments_of_tuned_above_a_library_decorator_are_in_no_digest(load) -> None:
-    source = UNDER_LIBRARY_DECORATORS.replace("@DECORATOR", "@tuned(key=['x'], space=[1])\n@torch.no_grad()", 1)
-    source = source.replace("@DECORATOR", "@torch.no_grad()")
+@pytest.mark.parametrize("wrapped", ["Op().launch", "functools.partial(run, 1)", "run"])
+def test_functions_in_a_called_library_decorator_count(load, wrapped: str) -> None:
+    source = _decorated("@plain") + f"called = torch.no_grad()(threads(4)({wrapped}))\n"
+    before = source_text(load(source).called)
+    assert source_text(load(source.replace("x + 1", "x + 10")).called) != before
+
+
+@pytest.mark.parametrize(
+    "inner_decorators", ["@torch.no_grad()\n    @functools.wraps(f)", "@functools.wraps(f)\n    @torch.no_grad()"]
+)
+def test_library_decorators_inside_a_decorator_count(load, inner_decorators: str) -> None:
+    source = f"""
+import functools, torch
+def timed(f):
+    {inner_decorators}
+    def wrapper(*args):
+        return f(*args)
+    return wrapper
+def launch(x):
+    return x
+run = timed(launch)
+"""
+    before = source_text(load(source).run)
+    assert source_text(load(source.replace("no_grad", "enable_grad")).run) != before
+
+
+@pytest.mark.parametrize(
+    ("decorators", "old", "new"),
+    [
+        ("@tuned(key=['x'], space=[1])\n@torch.no_grad()", "space=[1]", "space=[1, 2]"),
+        ("@pytest.mark.parametrize('n', [1])\n@torch.no_grad()", "[1]", "[1, 2]"),
+        ("@torch.no_grad()  # a comment", "a comment", "another comment"),
+    ],
+)
+def test_the_space_of_tuned_and_marks_of_pytest_do_not_count(load, decorators: str, old: str, new: str) -> None:
+    source = _decorated(decorators)
     before = source_text(load(source).caller)
-    assert source_text(load(source.replace("space=[1]", "space=[1, 2]")).caller) == before
+    assert source_text(load(source.replace(old, new)).caller) == before
+
+
+FACTORY = """
+import torch
+def dtype():
+    return 1
+def make(dtype):
+    @torch.autocast("cpu", enabled=dtype > 5)
+    def inner(x):
+        return x
+    return inner
+run = make(6)
+"""
+
+
+def test_a_global_does_not_count_for_a_parameter_in_a_decorator(load) -> None:
+    before = source_text(load(FACTORY).run)
+    assert source_text(load(FACTORY.replace("return 1", "return 2")).run) == before
+
+
+def test_a_decorator_without_a_source_does_not_count(load) -> None:
+    source = _decorated("@made\n@torch.no_grad()")
+    source = source.replace("COUNT = 4", "COUNT = 4\nexec('def made(function): return function')")
+    assert source_text(load(source).run) is not None
+
+
+CYCLE = """
+import contextlib
+@contextlib.contextmanager
+def fallback(get_function):
+    yield get_function
+@fallback(lambda: slow)
+def fast(x):
+    return x + 1
+@fallback(lambda: fast)
+def slow(x):
+    return x + 2
+"""
+
+
+@pytest.mark.parametrize("run", ["fast", "slow"])
+def test_functions_count_whose_decorators_name_each_other(load, run: str) -> None:
+    before = source_text(getattr(load(CYCLE), run))
+    assert before is not None
+    for number in (1, 2):
+        edited = CYCLE.replace(f"x + {number}", f"x + {number}0")
+        assert source_text(getattr(load(edited), run)) != before
+
+
+def test_a_chain_of_decorators_that_name_functions_is_read_once(load) -> None:
+    """Without a memo, each step of the chain would double the time."""
+    lines = ["import contextlib", "@contextlib.contextmanager", "def after(*functions):", "    yield"]
+    lines += ["def f0(x):", "    return x", "def f1(x):", "    return x"]
+    for number in range(2, 60):
+        lines += [f"@after(f{number - 1}, f{number - 2})", f"def f{number}(x):", f"    return x + {number}"]
+
+    source = "\n".join(lines) + "\n"
+
+    before = source_text(load(source).f59)
+    assert before is not None
+    assert source_text(load(source.replace("x + 2\n", "x - 2\n")).f59) != before
+
+
+def test_a_report_names_the_function_whose_library_decorator_changed(load) -> None:
+    before = source_parts(load(_decorated("@torch.no_grad()")).run, carried=False)
+    after = source_parts(load(_decorated("@torch.enable_grad()")).run, carried=False)
+    assert [name for name in after if after[name] != before[name]] == ["run"]
 
 
 DECORATED_LAMBDA = """

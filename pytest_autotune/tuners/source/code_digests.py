@@ -32,6 +32,7 @@ from pytest_autotune.tuners.source.attributes import (
     MISSING,
     class_attributes,
     class_bases,
+    class_module,
     class_mro,
     class_name,
     find_class_member,
@@ -52,6 +53,7 @@ from pytest_autotune.tuners.source.attributes import (
     read_stored,
 )
 from pytest_autotune.tuners.source.code_text import (
+    Decorator,
     FunctionText,
     Import,
     NoDigestError,
@@ -127,6 +129,12 @@ from pytest_autotune.tuners.source.values import (
 )
 
 DIGEST_LENGTH = 12
+#: A longer text of the code inside a library's function counts by its digest. The text may contain the texts of many
+#: other such functions.
+_LONGEST_TEXT_INSIDE = 1000
+#: The packages whose decorators do not change what a call of the function does: ``pytest.mark`` and
+#: ``pytest_autotune.tuned``. The problem has the key and the space of ``tuned``.
+_PACKAGES_WITHOUT_EFFECT = ("pytest_autotune", "pytest", "_pytest")
 
 
 def digest(text: str) -> str:
@@ -335,16 +343,17 @@ class CodeDigests:
     def _describe_used_code(self, name: str, value: object, is_internal: bool) -> str | None:
         """Return the text of a function or class that a function uses by name; None if the name tells all.
 
-        :param is_internal: a library's function uses code of a library. The name of this code is left out.
+        :param is_internal: a library's function uses code of a library. The name of this code is left out. The user's
+            code inside it counts.
         """
-        is_noted_when_digested = not is_from_library(value, self.libraries)
         function = python_function(value)
+        if is_internal and function is not None:
+            # The closure of a library's wrapper may have the wrapper of another library, with a user's function inside.
+            return self._describe_code_of_user_inside(value, function) or None
+        is_noted_when_digested = not is_from_library(value, self.libraries)
         text = None
         if not is_internal:
             text = self._describe_value(value, name)
-        elif function is not None:
-            # A library's decorator above another one has the other's wrapper in its closure.
-            text = ", ".join(self._describe_code_of_user_inside(value, function)) or None
         if text is None:
             text = self._describe_unstable(value)
         if text is not None and not is_noted_when_digested:
@@ -752,7 +761,7 @@ class CodeDigests:
             texts.append(self.describe_code_in(method.__func__))
         else:
             if function is not None:
-                texts += self._describe_code_of_user_inside(method.__func__, function)
+                texts.append(self._describe_code_of_user_inside(method.__func__, function) or None)
             name = find_name_of_bound_method(method)
             word_count = 2 if is_instance(method.__self__, type) else 1
             is_clear = name.split(".")[-word_count:] == path.split(".")[-word_count:]
@@ -1292,17 +1301,35 @@ class CodeDigests:
         :returns: None if the name in the source is clear, and no function of the user is inside.
         """
         name = find_library_text(value, path, self.libraries)
-        texts = self._describe_code_of_user_inside(value, function)
-        if not texts:
+        code_of_user = self._describe_code_of_user_inside(value, function)
+        if not code_of_user:
             return name
-        return f"{name}({', '.join(texts)})"
+        return f"{name}({code_of_user})"
 
-    def _describe_code_of_user_inside(self, value: object, function: FunctionType) -> list[str]:
-        """Return the texts of the user's code inside a library's function; see :meth:`_describe_library_function`."""
-        texts = self._describe_decorators_of_user(value)
-        if not is_library_code(function) or vars(function).get("__wrapped__") is not None:
-            texts += [*self._describe_wrapped_functions(function), *self._describe_implementations(function)]
-        return texts
+    def _describe_code_of_user_inside(self, value: object, function: FunctionType) -> str:
+        """Return the text of the user's code inside a library's function; see :meth:`_describe_library_function`.
+
+        :returns: an empty text if there is none.
+        """
+        key = "code inside", id(value), id(function), self._is_made_by_import
+        if key in self._digest_by_key:
+            return self._digest_by_key[key]
+        # A decorator of the user's function inside may name the function.
+        self._digest_by_key[key] = f"recursive {function.__qualname__}"
+        self._read_objects += [value, function]
+        try:
+            texts = self._describe_decorators_of_user(value)
+            if not is_library_code(function) or vars(function).get("__wrapped__") is not None:
+                texts += [*self._describe_wrapped_functions(function), *self._describe_implementations(function)]
+        except Exception:
+            # As for a function: the text for recursion must not pass for this text.
+            del self._digest_by_key[key]
+            raise
+        text = ", ".join(texts)
+        if len(text) > _LONGEST_TEXT_INSIDE:
+            text = digest(text)
+        self._digest_by_key[key] = text
+        return text
 
     def _describe_decorators_of_user(self, value: object) -> list[str]:
         """Return a text for each object of the user around a library's function: its class, and the code it stores."""
@@ -1314,49 +1341,78 @@ class CodeDigests:
                 texts += [f"object of {self.digest_class(type(layer))}", *self.describe_stored_code(layer)]
         return texts
 
-    def _describe_wrapped_functions(self, function: FunctionType) -> list[str]:
-        """Return the texts of the user's functions that a decorator of a library wraps, and of its context managers.
+    def _describe_wrapped_functions(self, wrapper: FunctionType) -> list[str]:
+        """Return the texts of the functions, context managers and decorators of the user inside a library's wrapper.
 
-        The decorator may stand above another decorator of a library.
+        A wrapper may contain the wrapper of another library.
 
-        :param function: the wrapper that the decorator made.
+        :param wrapper: the function that a decorator of a library made.
         """
         functions: list[str] = []
         contexts: list[str] = []
-        for inner in closure_cells(function).values():
-            if is_function_of_user(inner, self.libraries):
-                functions.append(self.digest_kernel(inner))
-            elif is_instance(inner, ContextDecorator):
+        for inner in closure_cells(wrapper).values():
+            if is_instance(inner, ContextDecorator):
                 contexts.append(self._describe_context(inner))
-        wrapped = vars(function).get("__wrapped__")
-        inner_function = python_function(wrapped)
-        if not functions and inner_function is not None and inner_function is not function:
-            if is_function_of_user(wrapped, self.libraries):
-                functions.append(self.digest_kernel(wrapped))
             else:
-                functions += self._describe_code_of_user_inside(wrapped, inner_function)
-        return [*functions, *contexts, *self._describe_decorators(function)]
+                functions += self._describe_wrapped(inner, wrapper)
+        if not functions:
+            functions += self._describe_wrapped(vars(wrapper).get("__wrapped__"), wrapper)
+        return [*functions, *contexts, *self._describe_decorators(wrapper)]
+
+    def _describe_wrapped(self, inner: object, wrapper: FunctionType) -> list[str]:
+        """Return the text of the user's code in a value that a library's wrapper contains; an empty list for none."""
+        if is_function_of_user(inner, self.libraries):
+            return [self.digest_kernel(inner)]
+        text: str | None = None
+        function = python_function(inner)
+        if function is not None and function is not wrapper and "__wrapped__" in vars(function):
+            text = self._describe_code_of_user_inside(inner, function)
+        elif is_instance(inner, MethodType) and is_function_of_user(inner.__func__, self.libraries):
+            text = self._describe_bound_method(inner)
+        elif is_instance(inner, partial) and is_function_of_user(inner.func, self.libraries):
+            text = self.describe_code_in(inner)
+        return [text] if text else []
 
     def _describe_decorators(self, wrapper: FunctionType) -> list[str]:
-        """Return the texts of the decorators above the user's function inside a wrapper, and of what they name.
+        """Return the texts of the decorators of the user's functions inside a wrapper, and the values that they name.
 
         The wrapper of ``@torch.autocast("cuda", dtype=DTYPE)`` has the arguments in an object of torch, whose data do
-        not count. The source has the arguments. For a kernel, such a wrapper is uncacheable.
+        not count. The source of the user's function has the arguments. For a kernel, the result is empty: its digest
+        has the values in all closures, or is not made.
 
-        :param wrapper: a function that a decorator of a library made with ``functools.wraps()``.
+        :param wrapper: a function of a library, such as the wrapper that one of its decorators made.
         """
         if self._carried or is_dsl_wrapper(wrapper):
             return []
-        function = _find_innermost_function(wrapper)
-        if function is wrapper or is_from_library(function, self.libraries) or not has_source(function):
-            return []
-        source = read_function(function)
-        if not source.decorators:
-            return []
-        names = source.names_in_decorators
+        lines = []
+        for function in _list_wrapped_functions(wrapper):
+            if is_from_library(function, self.libraries) or not has_source(function):
+                continue
+            decorators = _list_decorators(function)
+            if not decorators:
+                continue
+            text = ", ".join(decorator.text for decorator in decorators)
+            self._note_part(function.__qualname__, text)
+            lines.append(f"decorators: {text}")
+            # In a function, the names may be variables of the function.
+            if _is_outside_functions(function.__qualname__):
+                lines += self._describe_names_in_decorators(function, decorators)
+        return lines
+
+    def _describe_names_in_decorators(self, function: FunctionType, decorators: Iterable[Decorator]) -> list[str]:
+        """Return a line for each value that the decorators of a function use by name."""
+        names = tuple(sorted({name for decorator in decorators for name in decorator.names}))
         self.used_values.add_function(function, function, names)
-        values = list_values_of_names({}, function.__globals__, names, self._ignored)
-        return [f"decorators: {', '.join(source.decorators)}", *self._describe_values_of_names(names, values)]
+        lines: list[str] = []
+        for used_value in list_values_of_names({}, function.__globals__, names, self._ignored):
+            try:
+                lines += self._describe_values_of_names(names, [used_value])
+            except NoDigestError:
+                raise
+            except UncacheableError:
+                # Such as a decorator that exec() made. Its text cannot be read.
+                continue
+        return lines
 
     def _describe_implementations(self, function: FunctionType) -> list[str]:
         """Return the digests of the user's functions that ``functools.singledispatch`` selects from."""
@@ -1367,8 +1423,7 @@ class CodeDigests:
         self.used_values.add_other()
         texts = []
         for cls in sorted(registry, key=find_public_name):
-            if is_function_of_user(registry[cls], self.libraries):
-                texts.append(self.digest_kernel(registry[cls]))
+            texts += self._describe_wrapped(registry[cls], function)
         return texts
 
     def _describe_context(self, value: ContextDecorator) -> str:
@@ -1451,9 +1506,7 @@ class CodeDigests:
             return self._describe_value(value, name)
         # A library's decorator may have made the function, as contextlib.contextmanager does.
         code_of_user = self._describe_code_of_user_inside(value, function)
-        if code_of_user:
-            return ", ".join(code_of_user)
-        return self._describe_value(value, name)
+        return code_of_user or self._describe_value(value, name)
 
     def _describe_fixed_items(self, value: object) -> str | None:
         """Return the text of a tuple's items that cannot change, with ``...`` for each other item.
@@ -1545,7 +1598,7 @@ class CodeDigests:
         function = python_function(value)
         if function is not None:
             if self.libraries.has_code(function):
-                function_digest = ", ".join(self._describe_code_of_user_inside(value, function))
+                function_digest = self._describe_code_of_user_inside(value, function)
             else:
                 function_digest = self.digest_kernel(value)
             return repr(("", "function", f"{qualified_name(function)}@{function_digest}"))
@@ -1666,14 +1719,37 @@ def list_passes(carried: bool, root: FunctionType | type | None, is_kept: bool =
         ignored = digests.assigned
 
 
-def _find_innermost_function(wrapper: FunctionType) -> FunctionType:
-    """Return the function inside all wrappers by ``functools.wraps()``."""
-    seen: list[FunctionType] = []
-    function: FunctionType | None = wrapper
-    while function is not None and function not in seen:
-        seen.append(function)
-        function = python_function(vars(function).get("__wrapped__"))
-    return seen[-1]
+def _list_wrapped_functions(wrapper: FunctionType) -> list[FunctionType]:
+    """Return the functions inside a wrapper, in its ``__wrapped__`` and its closure, and the functions inside these."""
+    functions = [wrapper]
+    # The list grows in the loop.
+    for function in functions:
+        wrapped = python_function(vars(function).get("__wrapped__"))
+        for inner in [wrapped, *closure_cells(function).values()]:
+            if type(inner) is FunctionType and inner not in functions:
+                functions.append(inner)
+    return functions[1:]
+
+
+def _list_decorators(function: FunctionType) -> list[Decorator]:
+    """Return the decorators of a function, without those of ``_PACKAGES_WITHOUT_EFFECT``."""
+    decorators = []
+    for decorator in read_function(function).decorators:
+        first_word = "".join(decorator.name[:1])
+        if _find_package(function.__globals__.get(first_word)) not in _PACKAGES_WITHOUT_EFFECT:
+            decorators.append(decorator)
+    return decorators
+
+
+def _find_package(value: object) -> str:
+    """Return the name of the package that a module, a function, or the class of another value belongs to."""
+    if is_instance(value, ModuleType):
+        module_name = str(module_attributes(value).get("__name__", ""))
+    elif type(value) is FunctionType:
+        module_name = str(value.__module__)
+    else:
+        module_name = class_module(type(value))
+    return module_name.partition(".")[0]
 
 
 def _is_outside_functions(qualname: str) -> bool:

@@ -191,6 +191,21 @@ class Import:
 
 
 @dataclass(frozen=True)
+class Decorator:
+    """A decorator of a function: ``@torch.autocast("cuda", dtype=DTYPE)``.
+
+    :param name: the dotted name of the decorator, or of the function that makes it: ``("torch", "autocast")``. It is
+        empty for other expressions.
+    :param text: see :func:`syntax_text`.
+    :param names: all dotted names in it, each in its full length: ``("DTYPE",)`` and ``("torch", "autocast")``.
+    """
+
+    name: tuple[str, ...]
+    text: str
+    names: tuple[tuple[str, ...], ...]
+
+
+@dataclass(frozen=True)
 class FunctionText:
     """The source of a function, as the parser sees it.
 
@@ -198,9 +213,7 @@ class FunctionText:
     :param kept_source: see :func:`read_function`.
     :param text: the text of the definition without its decorators.
     :param nameless_text: the same text without the function's name.
-    :param decorators: the texts of its decorators, from the outermost to the innermost. ``@pytest_autotune.tuned`` is
-        left out: another rule says which of its arguments count.
-    :param names_in_decorators: the dotted names in these decorators that are no part of a longer one.
+    :param decorators: its decorators, from the outermost to the innermost.
     :param names: the dotted names that do not begin with a variable of the function.
     :param whole_names: the dotted names that are no part of a longer one, also those that begin with a variable.
     :param members: the names that a method takes from its object or class: ``("sub", "area")`` for ``self.sub.area``.
@@ -219,8 +232,7 @@ class FunctionText:
     kept_source: str
     text: str
     nameless_text: str
-    decorators: tuple[str, ...]
-    names_in_decorators: tuple[tuple[str, ...], ...]
+    decorators: tuple[Decorator, ...]
     names: tuple[tuple[str, ...], ...]
     whole_names: tuple[tuple[str, ...], ...]
     members: tuple[tuple[str, ...], ...]
@@ -279,8 +291,7 @@ def _build_function_text(code: CodeType, kept_source: str, node: ast.AST) -> Fun
         kept_source,
         syntax_text(node, without=("decorator_list",)),
         syntax_text(node, without=("decorator_list", "name")),
-        tuple(syntax_text(decorator) for decorator in _list_decorators(node)),
-        tuple(_list_names_in_decorators(node)),
+        tuple(_list_decorators(node)),
         tuple(_list_outer_names(code, node)),
         tuple(_list_whole_names(node)),
         tuple(_list_members(node)),
@@ -472,26 +483,27 @@ def _has_decorator(node: ast.AST, name: str) -> bool:
     return any(_split_dotted_name(decorator) == (name,) for decorator in getattr(node, "decorator_list", []))
 
 
-def _list_decorators(node: ast.AST) -> list[ast.expr]:
-    """Return the decorators of a function, without those that are called ``tuned``."""
+def _list_decorators(node: ast.AST) -> list[Decorator]:
+    """Return the decorators of a function; a lambda has none."""
     decorators = []
     for decorator in getattr(node, "decorator_list", []):
-        called = decorator.func if isinstance(decorator, ast.Call) else decorator
-        if _split_dotted_name(called)[-1:] != ("tuned",):
-            decorators.append(decorator)
+        function = decorator
+        if isinstance(decorator, ast.Call):
+            function = decorator.func
+        name = _split_dotted_name(function)
+        decorators.append(Decorator(name, syntax_text(decorator), tuple(_list_names_in_decorator(decorator))))
     return decorators
 
 
-def _list_names_in_decorators(node: ast.AST) -> list[tuple[str, ...]]:
-    """Return the dotted names in a function's decorators that are no part of a longer one, sorted."""
+def _list_names_in_decorator(decorator: ast.AST) -> list[tuple[str, ...]]:
+    """Return the dotted names in a decorator, each in its full length, without the variables of lambdas; sorted."""
+    variables = _list_stored_names(decorator)
+    owners = _list_owners_of_attributes(decorator)
     names: set[tuple[str, ...]] = set()
-    for decorator in _list_decorators(node):
-        variables = _list_stored_names(decorator)
-        left_out = _list_owners_of_attributes(decorator)
-        for part in ast.walk(decorator):
-            name = _split_dotted_name(part)
-            if name and name[0] not in variables and part not in left_out:
-                names.add(name)
+    for part in ast.walk(decorator):
+        name = _split_dotted_name(part)
+        if name and name[0] not in variables and part not in owners:
+            names.add(name)
     return sorted(names)
 
 

@@ -278,7 +278,9 @@ def list_heuristics(kernel: object) -> list[tuple[str, object]]:
 def list_implementations(function: FunctionType) -> dict[type, object]:
     """Return the functions that ``functools.singledispatch`` selects from, by the class of the first argument."""
     registry = vars(function).get("registry")
-    if not is_instance(registry, MappingProxyType) or not is_library_code(function):
+    # functools.wraps() gives the wrapper of another decorator a copy of this attribute.
+    is_of_functools = function.__globals__.get("__name__") == "functools"
+    if not is_instance(registry, MappingProxyType) or not is_of_functools:
         return {}
     return dict(registry)
 
