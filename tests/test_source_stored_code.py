@@ -691,8 +691,9 @@ class Op:
     def launch(self, x):
         return leaf(x)
 method = Op().launch
+launch = run
 def caller(x):
-    return run(x)
+    return launch(x)
 """
 
 
@@ -853,9 +854,17 @@ def test_a_chain_of_decorators_that_name_functions_is_read_once(load) -> None:
     assert source_text(load(source.replace("x + 2\n", "x - 2\n")).f59) != before
 
 
-def test_a_report_names_the_function_whose_library_decorator_changed(load) -> None:
-    before = source_parts(load(_decorated("@torch.no_grad()")).run, carried=False)
-    after = source_parts(load(_decorated("@torch.enable_grad()")).run, carried=False)
+@pytest.mark.parametrize("run", ["run", "caller"])
+@pytest.mark.parametrize(
+    ("decorators", "edited"),
+    [("@torch.no_grad()", "@torch.enable_grad()"), ("@threads(4)\n@torch.no_grad()", "@threads(5)\n@torch.no_grad()")],
+)
+def test_a_report_names_the_function_whose_library_decorator_changed(
+    load, run: str, decorators: str, edited: str
+) -> None:
+    before = source_parts(getattr(load(_decorated(decorators)), run), carried=False)
+    after = source_parts(getattr(load(_decorated(edited)), run), carried=False)
+    assert after.keys() == before.keys()
     assert [name for name in after if after[name] != before[name]] == ["run"]
 
 

@@ -350,14 +350,16 @@ class CodeDigests:
         if is_internal and function is not None:
             # The closure of a library's wrapper may have the wrapper of another library, with a user's function inside.
             return self._describe_code_of_user_inside(value, function) or None
-        is_noted_when_digested = not is_from_library(value, self.libraries)
         text = None
         if not is_internal:
             text = self._describe_value(value, name)
         if text is None:
             text = self._describe_unstable(value)
-        if text is not None and not is_noted_when_digested:
-            self._note_part(name, text)
+        if text is not None and is_from_library(value, self.libraries):
+            # The user's code inside the function is a part of its own.
+            library_name = find_library_text(value, name, self.libraries)
+            if library_name is not None:
+                self._note_part(name, library_name)
         return text
 
     def _describe_used_plain_value(
