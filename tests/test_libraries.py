@@ -53,10 +53,10 @@ class Machine:
             (dist_info / "direct_url.json").write_text(json.dumps(direct_url))
         return path
 
-    def read(self, kernel: str = "lib_kernels") -> DigestedSource:
+    def read(self, kernel: str = "lib_kernels", carried: bool = True) -> DigestedSource:
         """Read the source of the function ``kernel`` in a module, as a run of pytest on the project does."""
         with rootdir_of_run(self.project):
-            return read_source(importlib.import_module(kernel).kernel)
+            return read_source(importlib.import_module(kernel).kernel, carried=carried)
 
 
 @pytest.fixture
@@ -211,6 +211,27 @@ def test_the_source_includes_functions_with_library_decorators(machine: Machine,
     for number, edited in enumerate((text, text.replace("+ 1", "+ 2"))):
         machine.write("project", **{f"lib_kernels{number}": edited})
         digests.add(machine.read(f"lib_kernels{number}").digest)
+    assert len(digests) == 2
+
+
+@pytest.mark.parametrize("decorator", ["wrapping", "hiding"])
+def test_the_source_includes_functions_under_two_library_decorators(machine: Machine, decorator: str) -> None:
+    machine.install(SITE, "lib_decorators-1", lib_decorators=DECORATORS)
+    text = f"""
+import contextlib, lib_decorators
+@contextlib.contextmanager
+def scope():
+    yield
+@scope()
+@lib_decorators.{decorator}
+{HELPER}
+def kernel(x):
+    return helper(x)
+"""
+    digests = set()
+    for number, edited in enumerate((text, text.replace("+ 1", "+ 2"))):
+        machine.write("project", **{f"lib_kernels{number}": edited})
+        digests.add(machine.read(f"lib_kernels{number}", carried=False).digest)
     assert len(digests) == 2
 
 

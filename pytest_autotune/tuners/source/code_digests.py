@@ -129,12 +129,12 @@ from pytest_autotune.tuners.source.values import (
 )
 
 DIGEST_LENGTH = 12
-#: A longer text of the code inside a library's function counts by its digest. The text may contain the texts of many
-#: other such functions.
-_LONGEST_TEXT_INSIDE = 1000
-#: The packages whose decorators do not change what a call of the function does: ``pytest.mark`` and
-#: ``pytest_autotune.tuned``. The problem has the key and the space of ``tuned``.
-_PACKAGES_WITHOUT_EFFECT = ("pytest_autotune", "pytest", "_pytest")
+#: If the text of the code inside a library's function has more characters, its digest stands for it. Without this
+#: limit, texts that contain each other would grow exponentially.
+_MAX_TEXT_INSIDE = 1000
+#: The packages whose decorators are left out. The marks of pytest do not change what a call does. The key and the
+#: candidates of a tuner, as in ``pytest_autotune.tuned`` and ``triton.autotune``, are not part of the source.
+_PACKAGES_LEFT_OUT = ("pytest_autotune", "pytest", "_pytest", "triton", "helion")
 
 
 def digest(text: str) -> str:
@@ -343,12 +343,12 @@ class CodeDigests:
     def _describe_used_code(self, name: str, value: object, is_internal: bool) -> str | None:
         """Return the text of a function or class that a function uses by name; None if the name tells all.
 
-        :param is_internal: a library's function uses code of a library. The name of this code is left out. The user's
-            code inside it counts.
+        :param is_internal: whether a library's function uses code of a library. Then only the user's code inside
+            counts, and not the name.
         """
         function = python_function(value)
         if is_internal and function is not None:
-            # The closure of a library's wrapper may have the wrapper of another library, with a user's function inside.
+            # One decorator of a library above another: the closure of the outer wrapper has the inner wrapper.
             return self._describe_code_of_user_inside(value, function) or None
         text = None
         if not is_internal:
@@ -1309,14 +1309,17 @@ class CodeDigests:
         return f"{name}({code_of_user})"
 
     def _describe_code_of_user_inside(self, value: object, function: FunctionType) -> str:
-        """Return the text of the user's code inside a library's function; see :meth:`_describe_library_function`.
+        """Return the text of the user's code in a library's function; empty if there is none.
 
-        :returns: an empty text if there is none.
+        The code is in the decorators' objects, the wrapped functions and the implementations of a ``singledispatch``.
+
+        :param value: the function, or an object that decorators made of it.
+        :param function: the function in it.
         """
         key = "code inside", id(value), id(function), self._is_made_by_import
         if key in self._digest_by_key:
             return self._digest_by_key[key]
-        # A decorator of the user's function inside may name the function.
+        # A decorator of the function inside may name the library's function. The text then contains this placeholder.
         self._digest_by_key[key] = f"recursive {function.__qualname__}"
         self._read_objects += [value, function]
         try:
@@ -1324,11 +1327,11 @@ class CodeDigests:
             if not is_library_code(function) or vars(function).get("__wrapped__") is not None:
                 texts += [*self._describe_wrapped_functions(function), *self._describe_implementations(function)]
         except Exception:
-            # As for a function: the text for recursion must not pass for this text.
+            # A caller may go on without this text. The placeholder must not pass for it then.
             del self._digest_by_key[key]
             raise
         text = ", ".join(texts)
-        if len(text) > _LONGEST_TEXT_INSIDE:
+        if len(text) > _MAX_TEXT_INSIDE:
             text = digest(text)
         self._digest_by_key[key] = text
         return text
@@ -1344,9 +1347,9 @@ class CodeDigests:
         return texts
 
     def _describe_wrapped_functions(self, wrapper: FunctionType) -> list[str]:
-        """Return the texts of the functions, context managers and decorators of the user inside a library's wrapper.
+        """Return the texts of the user's code that a library's wrapper contains.
 
-        A wrapper may contain the wrapper of another library.
+        The code is functions, context managers and decorators.
 
         :param wrapper: the function that a decorator of a library made.
         """
@@ -1356,64 +1359,97 @@ class CodeDigests:
             if is_instance(inner, ContextDecorator):
                 contexts.append(self._describe_context(inner))
             else:
-                functions += self._describe_wrapped(inner, wrapper)
+                functions += self._describe_value_in_wrapper(inner, wrapper)
+        # Usually, this function is in the closure, too.
         if not functions:
-            functions += self._describe_wrapped(vars(wrapper).get("__wrapped__"), wrapper)
+            functions += self._describe_value_in_wrapper(vars(wrapper).get("__wrapped__"), wrapper)
         return [*functions, *contexts, *self._describe_decorators(wrapper)]
 
-    def _describe_wrapped(self, inner: object, wrapper: FunctionType) -> list[str]:
-        """Return the text of the user's code in a value that a library's wrapper contains; an empty list for none."""
+    def _describe_value_in_wrapper(self, inner: object, wrapper: FunctionType) -> list[str]:
+        """Return the text of a value in the closure or ``__wrapped__`` of a library's wrapper, as a list.
+
+        The list is empty if the value has no code of the user.
+        """
         if is_function_of_user(inner, self.libraries):
             return [self.digest_kernel(inner)]
         text: str | None = None
         function = python_function(inner)
-        if function is not None and function is not wrapper and "__wrapped__" in vars(function):
+        # The closure of a wrapper may contain the wrapper itself.
+        if function is not None and function is not wrapper:
             text = self._describe_code_of_user_inside(inner, function)
         elif is_instance(inner, MethodType) and is_function_of_user(inner.__func__, self.libraries):
             text = self._describe_bound_method(inner)
         elif is_instance(inner, partial) and is_function_of_user(inner.func, self.libraries):
             text = self.describe_code_in(inner)
+        elif function is None:
+            text = self._describe_callable_object(inner)
         return [text] if text else []
 
     def _describe_decorators(self, wrapper: FunctionType) -> list[str]:
         """Return the texts of the decorators of the user's functions inside a wrapper, and the values that they name.
 
         The wrapper of ``@torch.autocast("cuda", dtype=DTYPE)`` has the arguments in an object of torch, whose data do
-        not count. The source of the user's function has the arguments. For a kernel, the result is empty: its digest
-        has the values in all closures, or is not made.
+        not count. The source of the user's function has the arguments.
+
+        For a kernel, the result is empty: the digest of a kernel contains the values in closures. If such a value has
+        no stable form, the kernel has no digest.
 
         :param wrapper: a function of a library, such as the wrapper that one of its decorators made.
         """
         if self._carried or is_dsl_wrapper(wrapper):
             return []
         lines = []
-        for function in _list_wrapped_functions(wrapper):
+        for function in self._list_functions_below(wrapper):
             if is_from_library(function, self.libraries) or not has_source(function):
                 continue
-            decorators = _list_decorators(function)
+            decorators = _list_counted_decorators(function)
             if not decorators:
                 continue
             text = ", ".join(decorator.text for decorator in decorators)
             self._note_part(function.__qualname__, text)
             lines.append(f"decorators: {text}")
-            # In a function, the names may be variables of the function.
+            # If the function is inside another function, a name may be a variable of the outer function, and no global.
             if _is_outside_functions(function.__qualname__):
                 lines += self._describe_names_in_decorators(function, decorators)
         return lines
 
+    def _list_functions_below(self, wrapper: FunctionType) -> list[FunctionType]:
+        """Return the functions that a wrapper leads to, without the wrapper.
+
+        A function leads to its ``__wrapped__``, and a function of a library also to the functions in its closure. The
+        closure of a user's function may have any helpers.
+        """
+        functions = [wrapper]
+        # Functions that are added here are visited later in this loop.
+        for function in functions:
+            inner_functions: list[object] = [python_function(vars(function).get("__wrapped__"))]
+            if self.libraries.has_file(function.__code__.co_filename):
+                inner_functions += closure_cells(function).values()
+            for inner in inner_functions:
+                if type(inner) is FunctionType and inner not in functions:
+                    functions.append(inner)
+        return functions[1:]
+
     def _describe_names_in_decorators(self, function: FunctionType, decorators: Iterable[Decorator]) -> list[str]:
-        """Return a line for each value that the decorators of a function use by name."""
+        """Return a line for each constant, function and class that the decorators of a function name.
+
+        Objects are left out: a registry, as in ``@OPS.register``, may store the functions of the whole suite.
+        """
         names = tuple(sorted({name for decorator in decorators for name in decorator.names}))
         self.used_values.add_function(function, function, names)
-        lines: list[str] = []
-        for used_value in list_values_of_names({}, function.__globals__, names, self._ignored):
+        lines = []
+        for name, value in list_values_of_names({}, function.__globals__, names, self._ignored):
             try:
-                lines += self._describe_values_of_names(names, [used_value])
-            except NoDigestError:
+                text = self._describe_value(value, name)
+            except NoDigestError:  # an UncacheableError, too
                 raise
             except UncacheableError:
-                # Such as a decorator that exec() made. Its text cannot be read.
+                # The decorator has no source, because exec() made it. Its name counts.
                 continue
+            if text is not None:
+                if not is_code(value):
+                    self._note_part(name, text)
+                lines.append(f"{name}: {text}")
         return lines
 
     def _describe_implementations(self, function: FunctionType) -> list[str]:
@@ -1425,7 +1461,7 @@ class CodeDigests:
         self.used_values.add_other()
         texts = []
         for cls in sorted(registry, key=find_public_name):
-            texts += self._describe_wrapped(registry[cls], function)
+            texts += self._describe_value_in_wrapper(registry[cls], function)
         return texts
 
     def _describe_context(self, value: ContextDecorator) -> str:
@@ -1721,30 +1757,18 @@ def list_passes(carried: bool, root: FunctionType | type | None, is_kept: bool =
         ignored = digests.assigned
 
 
-def _list_wrapped_functions(wrapper: FunctionType) -> list[FunctionType]:
-    """Return the functions inside a wrapper, in its ``__wrapped__`` and its closure, and the functions inside these."""
-    functions = [wrapper]
-    # The list grows in the loop.
-    for function in functions:
-        wrapped = python_function(vars(function).get("__wrapped__"))
-        for inner in [wrapped, *closure_cells(function).values()]:
-            if type(inner) is FunctionType and inner not in functions:
-                functions.append(inner)
-    return functions[1:]
-
-
-def _list_decorators(function: FunctionType) -> list[Decorator]:
-    """Return the decorators of a function, without those of ``_PACKAGES_WITHOUT_EFFECT``."""
+def _list_counted_decorators(function: FunctionType) -> list[Decorator]:
+    """Return the decorators of a function, without those of ``_PACKAGES_LEFT_OUT``."""
     decorators = []
     for decorator in read_function(function).decorators:
-        first_word = "".join(decorator.name[:1])
-        if _find_package(function.__globals__.get(first_word)) not in _PACKAGES_WITHOUT_EFFECT:
+        first_word = decorator.name[0] if decorator.name else ""
+        if _find_package_name(function.__globals__.get(first_word)) not in _PACKAGES_LEFT_OUT:
             decorators.append(decorator)
     return decorators
 
 
-def _find_package(value: object) -> str:
-    """Return the name of the package that a module, a function, or the class of another value belongs to."""
+def _find_package_name(value: object) -> str:
+    """Return the first word of the module name of a module or function, or of the class of another value."""
     if is_instance(value, ModuleType):
         module_name = str(module_attributes(value).get("__name__", ""))
     elif type(value) is FunctionType:

@@ -194,8 +194,8 @@ class Import:
 class Decorator:
     """A decorator of a function: ``@torch.autocast("cuda", dtype=DTYPE)``.
 
-    :param name: the dotted name of the decorator, or of the function that makes it: ``("torch", "autocast")``. It is
-        empty for other expressions.
+    :param name: the dotted name of the decorator, or of the function that makes it: ``("torch", "autocast")``.
+        Empty for another expression, such as ``TABLE[0]``.
     :param text: see :func:`syntax_text`.
     :param names: all dotted names in it, each in its full length: ``("DTYPE",)`` and ``("torch", "autocast")``.
     """
@@ -496,7 +496,10 @@ def _list_decorators(node: ast.AST) -> list[Decorator]:
 
 
 def _list_names_in_decorator(decorator: ast.AST) -> list[tuple[str, ...]]:
-    """Return the dotted names in a decorator, each in its full length, without the variables of lambdas; sorted."""
+    """Return the dotted names in a decorator, each in its full length, sorted.
+
+    A name that the decorator itself binds, as in a lambda or comprehension, is left out.
+    """
     variables = _list_stored_names(decorator)
     owners = _list_owners_of_attributes(decorator)
     names: set[tuple[str, ...]] = set()
