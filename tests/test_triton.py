@@ -964,25 +964,82 @@ def test_a_benchmark_that_returns_a_single_number_is_recorded(session) -> None:
     assert first.entries[0].choice.time_us == 1000.0
 
 
-@pytest.mark.parametrize("dumping", [True, False])
-def test_the_disk_cache_of_triton_is_used_except_in_a_dump(session, monkeypatch, dumping: bool) -> None:
-    """Triton's own check_disk_cache is called if the kernel sets cache_results and the run does not dump."""
-    keys: list[Any] = []
+class TritonDisk:
+    """Triton's disk cache: a benchmark fills it, and the next search of the problem reads it."""
 
-    def disk_cache(self: Any, tuning_key: Any, configs: Any, bench_fn: Any) -> bool:
-        keys.append(tuning_key)
+    def __init__(self) -> None:
+        #: The keys of the searches.
+        self.asked: list[Any] = []
+        self.choice_by_key: dict[Any, Any] = {}
+
+
+@pytest.fixture
+def disk(monkeypatch: pytest.MonkeyPatch) -> TritonDisk:
+    """Let Triton use a disk cache, which it does not do for interpreted kernels."""
+    disk = TritonDisk()
+
+    def check_disk_cache(self: Any, tuning_key: Any, configs: Any, bench_fn: Any) -> bool:
+        disk.asked.append(tuning_key)
+        if tuning_key in disk.choice_by_key:
+            self.cache[tuning_key] = disk.choice_by_key[tuning_key]
+            return True
         bench_fn()
+        disk.choice_by_key[tuning_key] = self.cache[tuning_key]
         return False
 
-    monkeypatch.setattr(autotuner_module.Autotuner, "check_disk_cache", disk_cache)
+    monkeypatch.setattr(autotuner_module.Autotuner, "check_disk_cache", check_disk_cache)
     monkeypatch.setattr("pytest_autotune.tuners.triton.internals.autotuners.is_interpreted", lambda autotuner: False)
     monkeypatch.setattr("pytest_autotune.tuners.triton.choosing.find_target_device", lambda: device.INTERPRETER)
-    session((), is_dumping=dumping)
-    kernel = copy_kernel(Bench())
-    kernel.cache_results = True
+    return disk
 
-    assert call(kernel) == 64
-    assert bool(keys) is not dumping
+
+def copy_kernel_on_disk(bench: Any) -> Any:
+    kernel = copy_kernel(bench)
+    kernel.cache_results = True
+    return kernel
+
+
+@pytest.mark.parametrize("dumping", [True, False])
+def test_the_disk_cache_of_triton_is_used_except_in_a_dump(session, disk: TritonDisk, dumping: bool) -> None:
+    """Triton's own check_disk_cache is called if the kernel sets cache_results and the run does not dump."""
+    session((), is_dumping=dumping)
+
+    assert call(copy_kernel_on_disk(Bench())) == 64
+    assert bool(disk.asked) is not dumping
+
+
+def test_a_choice_of_tritons_disk_cache_is_a_miss_that_measures_nothing(session, disk: TritonDisk) -> None:
+    first = session(())
+    assert call(copy_kernel_on_disk(Bench())) == 64
+    assert (first.outcomes, first.lookups[0].is_tuned) == (["miss"], True)
+
+    bench = Bench()
+    second = session(())
+    assert call(copy_kernel_on_disk(bench)) == 64
+    assert (second.outcomes, second.lookups[0].is_tuned, bench.calls) == (["miss"], False, 0)
+
+
+@pytest.mark.parametrize("is_on_disk", [True, False], ids=["cache_results", "plain"])
+def test_a_miss_whose_candidates_do_not_compile_stays_a_miss(session, disk: TritonDisk, is_on_disk: bool) -> None:
+    kernel = copy_kernel(Refuses(DOES_NOT_COMPILE))
+    kernel.cache_results = is_on_disk
+    loaded = session(())
+
+    failing_call(kernel, DOES_NOT_COMPILE)
+
+    assert loaded.outcomes == ["miss"]
+    assert bool(disk.asked) is is_on_disk
+
+
+def test_a_kernel_with_cache_results_is_stale_if_a_failed_candidate_works_now(session, disk: TritonDisk) -> None:
+    dumped = session(is_dumping=True)
+    call(copy_kernel_on_disk(Refuses(TOO_LARGE)))
+    (entry,) = dumped.entries
+    assert entry.is_failure
+
+    loaded = session((entry,))
+    assert call(copy_kernel_on_disk(Bench())) == 64
+    assert loaded.outcomes == ["stale"]
 
 
 def test_cache_results_set_by_the_user_is_kept_after_the_run(session) -> None:

@@ -138,7 +138,8 @@ class Choices(CallHook):
         1. The plugin does not act on this kernel, or cannot identify the call: Triton handles it.
         2. There is a single candidate: it is the choice.
         3. The session offers a choice that compiles: it is used.
-        4. The kernel's author uses Triton's disk cache, and nothing is dumped: Triton handles the call.
+        4. The kernel's author uses Triton's disk cache, and nothing is dumped: Triton takes the choice from it or, if
+           the choice is not there, benchmarks the candidates.
         5. The candidates race. If they cannot race, Triton benchmarks them.
 
         :returns: the result of ``check_disk_cache``: True if the choice comes from a cache, False if this call measured
@@ -179,10 +180,11 @@ class Choices(CallHook):
         if self._take_choice(launch, identity, tuning):
             self._forget_before_the_next_test(launch)
             return CallResult(True)
-        # A dump needs the times of all candidates, which Triton's disk cache does not have.
-        if not self._session.policy.is_dumping and _author_uses_disk_cache(autotuner):
-            return None
-        return self._search(hooked_call, launch, tuning)
+        # A dump needs the times of all candidates, which Triton's disk cache does not have. If all candidates failed in
+        # the dump, only a new measurement can tell whether one works now.
+        if self._session.policy.is_dumping or tuning.is_expected_to_fail or not _author_uses_disk_cache(autotuner):
+            return self._search(hooked_call, launch, tuning)
+        return self._search_in_disk_cache(hooked_call, launch, tuning)
 
     def _is_left_alone(self, function: FunctionType) -> bool:
         """Whether the session does not act on this kernel now: see :meth:`Session.leaves_alone`."""
@@ -201,6 +203,9 @@ class Choices(CallHook):
         """Record the choice of Triton's benchmark, or of the kernel's own."""
         benchmarked = hooked_call.state
         if not isinstance(benchmarked, _BenchmarkedSearch):
+            return None
+        # Triton has found the choice in its disk cache, and measured nothing.
+        if result is True:
             return None
         benchmarked.search.record_benchmark()
         self._end_search(benchmarked.launch, benchmarked.tuning)
@@ -309,6 +314,23 @@ class Choices(CallHook):
         hooked_call.enter(search.benchmarking())
         hooked_call.state = _BenchmarkedSearch(launch, search, tuning)
         return CallInstead(hooked_call.arguments["bench_fn"])
+
+    def _search_in_disk_cache(self, hooked_call: HookedCall, launch: Call, tuning: Tuning) -> CallInstead:
+        """Have Triton look into its disk cache. If the choice is not there, Triton benchmarks the candidates.
+
+        As after :meth:`_search`, :meth:`note` records the result of a benchmark, or :meth:`note_error` its error.
+        """
+        arguments = hooked_call.arguments
+        search = CallSearch(launch, arguments["configs"], tuning, is_compiled=_can_compile(launch))
+        hooked_call.state = _BenchmarkedSearch(launch, search, tuning)
+
+        def benchmark() -> None:
+            with search.benchmarking():
+                arguments["bench_fn"]()
+
+        return CallInstead(
+            self._triton_check, (launch.autotuner, arguments["tuning_key"], arguments["configs"], benchmark)
+        )
 
     def _end_search(self, launch: Call, tuning: Tuning) -> None:
         self._note_tuned(launch, tuning.lookup)
