@@ -206,6 +206,7 @@ class Choices(CallHook):
             return None
         # Triton has found the choice in its disk cache, and measured nothing.
         if result is True:
+            self._forget_before_the_next_test(benchmarked.launch)
             return None
         benchmarked.search.record_benchmark()
         self._end_search(benchmarked.launch, benchmarked.tuning)
