@@ -943,6 +943,32 @@ def test_a_report_names_the_function_whose_library_decorator_changed(
     assert [name for name in after if after[name] != before[name]] == ["run"]
 
 
+IN_LIBRARY_OBJECT = """
+import numpy, torch
+@numpy.vectorize
+def vectorized(x):
+    return x + 1
+@torch.jit.script
+def scripted(x: int) -> int:
+    return x + 1
+def call_vectorized(x):
+    return vectorized(x)
+def call_scripted(x):
+    return scripted(x)
+"""
+
+
+@pytest.mark.parametrize("run", ["vectorized", "scripted", "call_vectorized", "call_scripted"])
+def test_the_function_in_an_object_of_numpy_or_torch_counts(load, run: str) -> None:
+    def read_digest(source: str) -> str | None:
+        (source_of_run,) = list_sources(None, getattr(load(source), run))
+        return source_text(source_of_run)
+
+    before = read_digest(IN_LIBRARY_OBJECT)
+    assert read_digest(IN_LIBRARY_OBJECT) == before
+    assert read_digest(IN_LIBRARY_OBJECT.replace("x + 1", "x + 2")) != before
+
+
 DECORATED_LAMBDA = """
 import contextlib, functools
 def leaf(x):

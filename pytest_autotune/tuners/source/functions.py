@@ -92,6 +92,9 @@ _DEFERRED_KINDS = {
 _TUNED_FILE = str(Path(__file__).parents[1] / "function" / "tuner.py")
 #: The name of the function that Triton makes for ``kernel[grid]``.
 _KERNEL_WITH_GRID = "KernelInterface.__getitem__.<locals>.<lambda>"
+#: The attribute in which an object of a package has the function or kernel inside: Numba's ``kernel[32, 128]``,
+#: ``numpy.vectorize`` and ``torch.jit.script``.
+_ATTRIBUTE_OF_PACKAGE = {"numba": "dispatcher", "numpy": "pyfunc", "torch": "_torchdynamo_inline"}
 #: The methods by which a function, a kernel or a method of a class is used: ``f(x)``, ``f[grid](x)``, ``f.run(x)`` and
 #: ``obj.f``.
 _USES_OF_FUNCTIONS = ("__call__", "__getitem__", "run", "__get__")
@@ -134,7 +137,7 @@ def _find_wrapped(value: object) -> object:
     """Return the function or kernel inside a decorator's object, or in ``kernel.run``; None for other values.
 
     A decorator's object has it in an attribute: ``fn`` in Triton, ``py_func`` in Numba, ``_pyfunc`` in cuTile and
-    ``__wrapped__`` in functools. Numba's ``kernel[32, 128]`` has the kernel in ``dispatcher``.
+    ``__wrapped__`` in functools. :data:`_ATTRIBUTE_OF_PACKAGE` has further attributes.
     """
     # A class may have such an attribute, too. It is a class all the same.
     if is_instance(value, type):
@@ -159,8 +162,9 @@ def _find_wrapped(value: object) -> object:
     names = ["fn", "py_func", "_pyfunc", "__wrapped__"]
     if _is_data(value):
         names = ["__wrapped__"]
-    if class_module(type(value)).startswith("numba."):
-        names.append("dispatcher")
+    package = class_module(type(value)).partition(".")[0]
+    if package in _ATTRIBUTE_OF_PACKAGE:
+        names.append(_ATTRIBUTE_OF_PACKAGE[package])
     for name in names:
         inner = read_attribute(value, name)
         if inner is not None:
