@@ -964,26 +964,31 @@ def test_a_benchmark_that_returns_a_single_number_is_recorded(session) -> None:
     assert first.entries[0].choice.time_us == 1000.0
 
 
-class TritonDisk:
-    """Triton's disk cache: a benchmark fills it, and the next search of the problem reads it."""
+class FakeDiskCache:
+    """Stands in for Triton's disk cache: a benchmark fills it, and the next search of the problem reads it."""
 
     def __init__(self) -> None:
-        #: The keys of the searches.
-        self.asked: list[Any] = []
+        self.searched_keys: list[Any] = []
+        self.error_of_read: Exception | None = None
+        self.error_of_write: Exception | None = None
         self.choice_by_key: dict[Any, Any] = {}
 
 
 @pytest.fixture
-def disk(monkeypatch: pytest.MonkeyPatch) -> TritonDisk:
-    """Let Triton use a disk cache, which it does not do for interpreted kernels."""
-    disk = TritonDisk()
+def disk(monkeypatch: pytest.MonkeyPatch) -> FakeDiskCache:
+    """Replace Triton's disk cache by a dict, and let the interpreted kernels of these tests use it."""
+    disk = FakeDiskCache()
 
     def check_disk_cache(self: Any, tuning_key: Any, configs: Any, bench_fn: Any) -> bool:
-        disk.asked.append(tuning_key)
+        disk.searched_keys.append(tuning_key)
+        if disk.error_of_read is not None:
+            raise disk.error_of_read
         if tuning_key in disk.choice_by_key:
             self.cache[tuning_key] = disk.choice_by_key[tuning_key]
             return True
         bench_fn()
+        if disk.error_of_write is not None:
+            raise disk.error_of_write
         disk.choice_by_key[tuning_key] = self.cache[tuning_key]
         return False
 
@@ -993,34 +998,34 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> TritonDisk:
     return disk
 
 
-def copy_kernel_on_disk(bench: Any) -> Any:
+def copy_kernel_with_cache_results(bench: Any) -> Any:
     kernel = copy_kernel(bench)
     kernel.cache_results = True
     return kernel
 
 
 @pytest.mark.parametrize("dumping", [True, False])
-def test_the_disk_cache_of_triton_is_used_except_in_a_dump(session, disk: TritonDisk, dumping: bool) -> None:
+def test_the_disk_cache_of_triton_is_used_except_in_a_dump(session, disk: FakeDiskCache, dumping: bool) -> None:
     """Triton's own check_disk_cache is called if the kernel sets cache_results and the run does not dump."""
     session((), is_dumping=dumping)
 
-    assert call(copy_kernel_on_disk(Bench())) == 64
-    assert bool(disk.asked) is not dumping
+    assert call(copy_kernel_with_cache_results(Bench())) == 64
+    assert bool(disk.searched_keys) is not dumping
 
 
-def test_a_choice_of_tritons_disk_cache_is_a_miss_that_measures_nothing(session, disk: TritonDisk) -> None:
+def test_a_choice_from_tritons_disk_is_a_miss_without_a_tuning(session, disk: FakeDiskCache) -> None:
     first = session(())
-    assert call(copy_kernel_on_disk(Bench())) == 64
+    assert call(copy_kernel_with_cache_results(Bench())) == 64
     assert (first.outcomes, first.lookups[0].is_tuned) == (["miss"], True)
 
     bench = Bench()
     second = session(())
-    assert call(copy_kernel_on_disk(bench)) == 64
+    assert call(copy_kernel_with_cache_results(bench)) == 64
     assert (second.outcomes, second.lookups[0].is_tuned, bench.calls) == (["miss"], False, 0)
 
 
 @pytest.mark.parametrize("is_on_disk", [True, False], ids=["cache_results", "plain"])
-def test_a_miss_whose_candidates_do_not_compile_stays_a_miss(session, disk: TritonDisk, is_on_disk: bool) -> None:
+def test_a_miss_whose_candidates_do_not_compile_stays_a_miss(session, disk: FakeDiskCache, is_on_disk: bool) -> None:
     kernel = copy_kernel(Refuses(DOES_NOT_COMPILE))
     kernel.cache_results = is_on_disk
     loaded = session(())
@@ -1028,17 +1033,39 @@ def test_a_miss_whose_candidates_do_not_compile_stays_a_miss(session, disk: Trit
     failing_call(kernel, DOES_NOT_COMPILE)
 
     assert loaded.outcomes == ["miss"]
-    assert bool(disk.asked) is is_on_disk
+    assert bool(disk.searched_keys) is is_on_disk
 
 
-def test_a_kernel_with_cache_results_is_stale_if_a_failed_candidate_works_now(session, disk: TritonDisk) -> None:
+@pytest.mark.parametrize("error", [TypeError("Object of type dtype is not JSON serializable"), OSError(28, "full")])
+def test_a_search_counts_as_tuned_if_tritons_disk_cannot_be_written(session, disk, error: Exception) -> None:
+    disk.error_of_write = error
+    loaded = session(())
+
+    with pytest.raises(type(error)):
+        call(copy_kernel_with_cache_results(Bench()))
+
+    (lookup,) = loaded.lookups
+    assert (lookup.outcome, lookup.is_tuned, lookup.entry.is_failure) == (Outcome.MISS, True, False)
+
+
+def test_an_unreadable_disk_cache_of_triton_is_no_failure_of_candidates(session, disk: FakeDiskCache) -> None:
+    disk.error_of_read = ValueError("Expecting value: line 1 column 1 (char 0)")
+    loaded = session(())
+
+    with pytest.raises(ValueError, match="Expecting value"):
+        call(copy_kernel_with_cache_results(Bench()))
+
+    assert [(lookup.is_tuned, lookup.outcome) for lookup in loaded.lookups] == [(False, None)]
+
+
+def test_a_failed_cache_results_kernel_that_works_now_is_stale(session, disk: FakeDiskCache) -> None:
     dumped = session(is_dumping=True)
-    call(copy_kernel_on_disk(Refuses(TOO_LARGE)))
+    call(copy_kernel_with_cache_results(Refuses(TOO_LARGE)))
     (entry,) = dumped.entries
     assert entry.is_failure
 
     loaded = session((entry,))
-    assert call(copy_kernel_on_disk(Bench())) == 64
+    assert call(copy_kernel_with_cache_results(Bench())) == 64
     assert loaded.outcomes == ["stale"]
 
 

@@ -291,6 +291,7 @@ class CodeDigests:
         lines += self._describe_used_values(function, source, own_cells)
         lines += self._describe_imports(function, source)
         lines += self._describe_assigned(function, source)
+        # A library's wrapper. The decorators of the user's function inside it have arguments that no other line has.
         if self.libraries.has_file(function.__code__.co_filename):
             lines += self._describe_decorators(function)
         fixed_lines = [*self._describe_defaults(function, source), *list_compiled_options(layers)]
@@ -356,7 +357,7 @@ class CodeDigests:
         if text is None:
             text = self._describe_unstable(value)
         if text is not None and is_from_library(value, self.libraries):
-            # The user's code inside the function is a part of its own.
+            # A report names the user's code inside by its own part. So this part has only the library's name.
             library_name = find_library_text(value, name, self.libraries)
             if library_name is not None:
                 self._note_part(name, library_name)
@@ -1319,7 +1320,7 @@ class CodeDigests:
         key = "code inside", id(value), id(function), self._is_made_by_import
         if key in self._digest_by_key:
             return self._digest_by_key[key]
-        # A decorator of the function inside may name the library's function. The text then contains this placeholder.
+        # A decorator of the user's function may name this library function again. This text ends the recursion.
         self._digest_by_key[key] = f"recursive {function.__qualname__}"
         self._read_objects += [value, function]
         try:
@@ -1327,7 +1328,7 @@ class CodeDigests:
             if not is_library_code(function) or vars(function).get("__wrapped__") is not None:
                 texts += [*self._describe_wrapped_functions(function), *self._describe_implementations(function)]
         except Exception:
-            # A caller may go on without this text. The placeholder must not pass for it then.
+            # The caller may catch the error and go on. A later call must not take the placeholder for the text.
             del self._digest_by_key[key]
             raise
         text = ", ".join(texts)
@@ -1360,7 +1361,7 @@ class CodeDigests:
                 contexts.append(self._describe_context(inner))
             else:
                 functions += self._describe_value_in_wrapper(inner, wrapper)
-        # Usually, this function is in the closure, too.
+        # Most decorators have the function in the closure. functools.singledispatch has it only in ``__wrapped__``.
         if not functions:
             functions += self._describe_value_in_wrapper(vars(wrapper).get("__wrapped__"), wrapper)
         return [*functions, *contexts, *self._describe_decorators(wrapper)]
@@ -1433,15 +1434,18 @@ class CodeDigests:
     def _describe_names_in_decorators(self, function: FunctionType, decorators: Iterable[Decorator]) -> list[str]:
         """Return a line for each constant, function and class that the decorators of a function name.
 
-        Objects are left out: a registry, as in ``@OPS.register``, may store the functions of the whole suite.
+        Objects have no text by :meth:`_describe_value`, and are left out: a registry, as in ``@OPS.register``, may
+        store the functions of the whole suite.
         """
         names = tuple(sorted({name for decorator in decorators for name in decorator.names}))
+        # A later lookup compares these values, to see whether the digest still holds.
         self.used_values.add_function(function, function, names)
         lines = []
         for name, value in list_values_of_names({}, function.__globals__, names, self._ignored):
             try:
                 text = self._describe_value(value, name)
-            except NoDigestError:  # an UncacheableError, too
+            except NoDigestError:
+                # It is an UncacheableError, too, and must pass.
                 raise
             except UncacheableError:
                 # The decorator has no source, because exec() made it. Its name counts.
@@ -1768,7 +1772,7 @@ def _list_counted_decorators(function: FunctionType) -> list[Decorator]:
 
 
 def _find_package_name(value: object) -> str:
-    """Return the first word of the module name of a module or function, or of the class of another value."""
+    """Return the package that a module or function belongs to; for another value, the package of its class."""
     if is_instance(value, ModuleType):
         module_name = str(module_attributes(value).get("__name__", ""))
     elif type(value) is FunctionType:

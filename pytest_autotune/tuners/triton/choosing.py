@@ -93,13 +93,25 @@ class _RememberedChoice:
         self.cache.pop(self.tuning_key, None)
 
 
-@dataclass(frozen=True)
+@dataclass
 class _BenchmarkedSearch:
     """A search whose candidates cannot race. After the hook, Triton's benchmark or the kernel's own measures them."""
 
     launch: Call
     search: CallSearch
     tuning: Tuning
+
+
+@dataclass
+class _DiskCacheSearch(_BenchmarkedSearch):
+    """A search in which Triton looks into its disk cache first. If the choice is not there, Triton benchmarks.
+
+    :param is_benchmarked: whether the benchmark has ended without an error.
+    :param benchmark_error: the error that ended the benchmark. Another error comes from Triton's disk cache.
+    """
+
+    is_benchmarked: bool = False
+    benchmark_error: Exception | None = None
 
 
 class Choices(CallHook):
@@ -138,8 +150,8 @@ class Choices(CallHook):
         1. The plugin does not act on this kernel, or cannot identify the call: Triton handles it.
         2. There is a single candidate: it is the choice.
         3. The session offers a choice that compiles: it is used.
-        4. The kernel's author uses Triton's disk cache, and nothing is dumped: Triton takes the choice from it or, if
-           the choice is not there, benchmarks the candidates.
+        4. The kernel uses Triton's disk cache, nothing is dumped, and no loaded entry says that every candidate failed:
+           Triton takes the choice from its disk cache or, if the choice is not there, benchmarks the candidates.
         5. The candidates race. If they cannot race, Triton benchmarks them.
 
         :returns: the result of ``check_disk_cache``: True if the choice comes from a cache, False if this call measured
@@ -180,11 +192,11 @@ class Choices(CallHook):
         if self._take_choice(launch, identity, tuning):
             self._forget_before_the_next_test(launch)
             return CallResult(True)
-        # A dump needs the times of all candidates, which Triton's disk cache does not have. If all candidates failed in
-        # the dump, only a new measurement can tell whether one works now.
-        if self._session.policy.is_dumping or tuning.is_expected_to_fail or not _author_uses_disk_cache(autotuner):
+        # A dump measures anew: Triton's disk cache has times of an earlier run, and no reasons why candidates failed.
+        # If the loaded entry says that every candidate failed, only a new measurement shows whether one works now.
+        if self._session.policy.is_dumping or tuning.is_expected_to_fail or not _uses_disk_cache(autotuner):
             return self._search(hooked_call, launch, tuning)
-        return self._search_in_disk_cache(hooked_call, launch, tuning)
+        return self._search_with_disk_cache(hooked_call, launch, tuning)
 
     def _is_left_alone(self, function: FunctionType) -> bool:
         """Whether the session does not act on this kernel now: see :meth:`Session.leaves_alone`."""
@@ -200,29 +212,39 @@ class Choices(CallHook):
         return CallResult(True)
 
     def note(self, hooked_call: HookedCall, result: Any) -> CallResult | None:
-        """Record the choice of Triton's benchmark, or of the kernel's own."""
-        benchmarked = hooked_call.state
-        if not isinstance(benchmarked, _BenchmarkedSearch):
+        """Record the result of a benchmark, Triton's or the kernel's. A choice from a disk cache is not recorded."""
+        state = hooked_call.state
+        if isinstance(state, _DiskCacheSearch):
+            if state.is_benchmarked:
+                self._record_benchmark(state)
             return None
-        # Triton has found the choice in its disk cache, and measured nothing.
-        if result is True:
-            self._forget_before_the_next_test(benchmarked.launch)
-            return None
-        benchmarked.search.record_benchmark()
-        self._end_search(benchmarked.launch, benchmarked.tuning)
-        return CallResult(False)
+        if isinstance(state, _BenchmarkedSearch):
+            self._record_benchmark(state)
+            return CallResult(False)
+        return None
 
     def note_error(self, hooked_call: HookedCall, error: Exception) -> None:
         """Record the error that ended a benchmark, if the next run will see the same error."""
-        if isinstance(hooked_call.state, _BenchmarkedSearch):
-            hooked_call.state.search.record_error(error)
+        state = hooked_call.state
+        if isinstance(state, _DiskCacheSearch):
+            if state.is_benchmarked:
+                # Triton could not write its disk cache. The times of the benchmark are right.
+                self._record_benchmark(state)
+            elif error is state.benchmark_error:
+                state.search.record_error(error)
+        elif isinstance(state, _BenchmarkedSearch):
+            state.search.record_error(error)
+
+    def _record_benchmark(self, benchmarked: _BenchmarkedSearch) -> None:
+        benchmarked.search.record_benchmark()
+        self._end_search(benchmarked.launch, benchmarked.tuning)
 
     def check_disk_cache(self, autotuner: Any, tuning_key: Any, configs: Any, bench_fn: Callable[[], None]) -> bool:
         """Do what Triton does without the plugin: ask its disk cache if the kernel's author uses it, else benchmark."""
         # The hook has put a choice into the memory, and an error of the plugin followed. The choice can be used.
         if tuning_key in autotuner.cache:
             return False
-        if _author_uses_disk_cache(autotuner):
+        if _uses_disk_cache(autotuner):
             return bool(self._triton_check(autotuner, tuning_key, configs, bench_fn))
         bench_fn()
         return False
@@ -316,22 +338,30 @@ class Choices(CallHook):
         hooked_call.state = _BenchmarkedSearch(launch, search, tuning)
         return CallInstead(hooked_call.arguments["bench_fn"])
 
-    def _search_in_disk_cache(self, hooked_call: HookedCall, launch: Call, tuning: Tuning) -> CallInstead:
-        """Have Triton look into its disk cache. If the choice is not there, Triton benchmarks the candidates.
+    def _search_with_disk_cache(self, hooked_call: HookedCall, launch: Call, tuning: Tuning) -> CallInstead:
+        """Have Triton look for the choice in its disk cache, and benchmark the candidates if there is none.
 
         As after :meth:`_search`, :meth:`note` records the result of a benchmark, or :meth:`note_error` its error.
         """
         arguments = hooked_call.arguments
-        search = CallSearch(launch, arguments["configs"], tuning, is_compiled=_can_compile(launch))
-        hooked_call.state = _BenchmarkedSearch(launch, search, tuning)
+        configs, bench_fn = arguments["configs"], arguments["bench_fn"]
+        search = CallSearch(launch, configs, tuning, is_compiled=_can_compile(launch))
+        state = hooked_call.state = _DiskCacheSearch(launch, search, tuning)
+        self._forget_before_the_next_test(launch)
 
         def benchmark() -> None:
-            with search.benchmarking():
-                arguments["bench_fn"]()
+            # Triton calls this only if its disk cache has no choice. Other workers can measure while this one compiles.
+            with self._session.guard(NAME, autotuners.DISK_CACHE):
+                search.compile(self._session)
+            try:
+                with self._session.enter_under_guard(NAME, search.benchmarking(), None):
+                    bench_fn()
+            except Exception as error:
+                state.benchmark_error = error
+                raise
+            state.is_benchmarked = True
 
-        return CallInstead(
-            self._triton_check, (launch.autotuner, arguments["tuning_key"], arguments["configs"], benchmark)
-        )
+        return CallInstead(self._triton_check, (launch.autotuner, arguments["tuning_key"], configs, benchmark))
 
     def _end_search(self, launch: Call, tuning: Tuning) -> None:
         self._note_tuned(launch, tuning.lookup)
@@ -395,7 +425,7 @@ def _can_compile(launch: Call) -> bool:
     return not compiler.is_pool_active()
 
 
-def _author_uses_disk_cache(autotuner: Any) -> bool:
-    """Whether the kernel's author has set ``cache_results``, so that Triton uses its own disk cache."""
+def _uses_disk_cache(autotuner: Any) -> bool:
+    """Whether Triton uses its disk cache: the kernel or ``TRITON_CACHE_AUTOTUNING=1`` sets ``cache_results``."""
     # Triton 3.4 and 3.5 fail in their disk cache when they interpret.
     return bool(autotuner.__dict__.get("cache_results")) and not autotuners.is_interpreted(autotuner)

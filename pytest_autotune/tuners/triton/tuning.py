@@ -129,8 +129,9 @@ class _ErrorsAndLabels:
 class CallSearch:
     """One search for a call: compiles and measures the candidates, and records the choice.
 
-    :mod:`.choosing` first calls :meth:`race`. If the candidates cannot race, it has Triton benchmark them in the
-    context :meth:`benchmarking`. It then calls :meth:`record_benchmark`, or :meth:`record_error` after an error.
+    :mod:`.choosing` first calls :meth:`race`. If the candidates cannot race, or Triton's disk cache comes first, it has
+    Triton benchmark them in the context :meth:`benchmarking`. It then calls :meth:`record_benchmark`, or
+    :meth:`record_error` after an error.
 
     :param configs: the candidates that pruning left.
     :param tuning: the session's object for this search, which records the result.
@@ -175,7 +176,7 @@ class CallSearch:
         # The kernel is interpreted, or the autotuned function is no kernel.
         if not self._is_compiled:
             return False
-        compile_candidates(self._call, self._configs, session, self._tuning)
+        self.compile(session)
         code_by_config = load_ahead(self._call, self._configs)
         # A race waits for its launches, which is an error while the stream captures a CUDA graph.
         if stream_is_capturing():
@@ -192,6 +193,11 @@ class CallSearch:
             raise
         self._record(_list_errors_and_labels(result_by_config, self._configs))
         return True
+
+    def compile(self, session: Session) -> None:
+        """Compile the candidates, if they can be compiled without a launch. Errors come again in the benchmark."""
+        if self._is_compiled:
+            compile_candidates(self._call, self._configs, session, self._tuning)
 
     @contextmanager
     def benchmarking(self) -> Iterator[None]:
