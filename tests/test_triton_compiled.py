@@ -373,7 +373,10 @@ def threads(request: pytest.FixtureRequest) -> int:
     return 1 if request.param == "one after the other" else 2
 
 
-def test_all_candidates_are_compiled_before_the_gpu_is_locked(run, monkeypatch, threads, tmp_path) -> None:
+@pytest.mark.parametrize("uses_disk_cache", [False, True], ids=["dump", "load with cache_results"])
+def test_all_candidates_are_compiled_before_the_gpu_is_locked(
+    run, monkeypatch, threads, tmp_path, uses_disk_cache: bool
+) -> None:
     locks: list[bool] = []
     compiled = tmp_path / "compiled"
     measuring = Locks.measuring
@@ -394,9 +397,11 @@ def test_all_candidates_are_compiled_before_the_gpu_is_locked(run, monkeypatch, 
         return compile_once(self, *args, **kwargs)
 
     monkeypatch.setattr(triton.compiler.compiler.ASTSource, "make_ir", make_ir)
-    lookups = run(is_dumping=True, compile_threads=threads)
+    lookups = run((), is_dumping=not uses_disk_cache, compile_threads=threads)
+    kernel = product_kernel([config(16), config(32), config(16, 3), config(32, 3)])
+    kernel.cache_results = uses_disk_cache
 
-    call(product_kernel([config(16), config(32), config(16, 3), config(32, 3)]))
+    call(kernel)
 
     assert lookups[0].is_tuned
     assert compiled.read_text() == "False\n" * 4
