@@ -59,6 +59,7 @@ from pytest_autotune.tuners.source.code_text import (
     NoDigestError,
     has_source,
     literal_text,
+    read_decorators,
     read_function,
 )
 from pytest_autotune.tuners.source.functions import (
@@ -1764,7 +1765,7 @@ def list_passes(carried: bool, root: FunctionType | type | None, is_kept: bool =
 def _list_counted_decorators(function: FunctionType) -> list[Decorator]:
     """Return the decorators of a function, without those of ``_PACKAGES_LEFT_OUT``."""
     decorators = []
-    for decorator in read_function(function).decorators:
+    for decorator in read_decorators(function):
         first_word = decorator.name[0] if decorator.name else ""
         if _find_package_name(function.__globals__.get(first_word)) not in _PACKAGES_LEFT_OUT:
             decorators.append(decorator)

@@ -213,7 +213,6 @@ class FunctionText:
     :param kept_source: see :func:`read_function`.
     :param text: the text of the definition without its decorators.
     :param nameless_text: the same text without the function's name.
-    :param decorators: its decorators, from the outermost to the innermost.
     :param names: the dotted names that do not begin with a variable of the function.
     :param whole_names: the dotted names that are no part of a longer one, also those that begin with a variable.
     :param members: the names that a method takes from its object or class: ``("sub", "area")`` for ``self.sub.area``.
@@ -232,7 +231,6 @@ class FunctionText:
     kept_source: str
     text: str
     nameless_text: str
-    decorators: tuple[Decorator, ...]
     names: tuple[tuple[str, ...], ...]
     whole_names: tuple[tuple[str, ...], ...]
     members: tuple[tuple[str, ...], ...]
@@ -267,6 +265,23 @@ def read_function(function: FunctionType, kept_source: str = "") -> FunctionText
     return text
 
 
+def read_decorators(function: FunctionType) -> list[Decorator]:
+    """Return the decorators of a function, from the outermost to the innermost. A lambda has none.
+
+    They are no part of :class:`FunctionText`: few functions need them, and those of a kernel may be long.
+
+    :raises UncacheableError: if the source cannot be read, or its file was edited after the import.
+    """
+    decorators = []
+    for decorator in getattr(find_definition(function), "decorator_list", []):
+        named_node = decorator
+        if isinstance(decorator, ast.Call):
+            named_node = decorator.func
+        name = _split_dotted_name(named_node)
+        decorators.append(Decorator(name, syntax_text(decorator), tuple(_list_names_in_decorator(decorator))))
+    return decorators
+
+
 def has_source(function: FunctionType, kept_source: str = "") -> bool:
     """Whether the source of a function can be read. It cannot if a decorator made the function with ``exec()``.
 
@@ -291,7 +306,6 @@ def _build_function_text(code: CodeType, kept_source: str, node: ast.AST) -> Fun
         kept_source,
         syntax_text(node, without=("decorator_list",)),
         syntax_text(node, without=("decorator_list", "name")),
-        tuple(_list_decorators(node)),
         tuple(_list_outer_names(code, node)),
         tuple(_list_whole_names(node)),
         tuple(_list_members(node)),
@@ -481,18 +495,6 @@ def _is_class_method(node: ast.AST) -> bool:
 def _has_decorator(node: ast.AST, name: str) -> bool:
     """Whether a builtin such as ``staticmethod`` decorates a function."""
     return any(_split_dotted_name(decorator) == (name,) for decorator in getattr(node, "decorator_list", []))
-
-
-def _list_decorators(node: ast.AST) -> list[Decorator]:
-    """Return the decorators of a function; a lambda has none."""
-    decorators = []
-    for decorator in getattr(node, "decorator_list", []):
-        function = decorator
-        if isinstance(decorator, ast.Call):
-            function = decorator.func
-        name = _split_dotted_name(function)
-        decorators.append(Decorator(name, syntax_text(decorator), tuple(_list_names_in_decorator(decorator))))
-    return decorators
 
 
 def _list_names_in_decorator(decorator: ast.AST) -> list[tuple[str, ...]]:
