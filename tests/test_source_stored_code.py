@@ -820,6 +820,7 @@ def caller(x):
 @pytest.mark.parametrize("run", ["run", "launch", "caller"])
 @pytest.mark.parametrize(("old", "new"), [("16", "32"), ('["n"]', "[]")])
 def test_candidates_of_a_kernel_under_a_library_decorator_do_not_count(load, run: str, old: str, new: str) -> None:
+    pytest.importorskip("triton")
     before = source_text(getattr(load(KERNEL_IN_WRAPPER), run))
     assert before is not None
     assert source_text(getattr(load(KERNEL_IN_WRAPPER.replace(old, new)), run)) == before
@@ -941,6 +942,47 @@ def test_a_report_names_the_function_whose_library_decorator_changed(
     after = source_parts(getattr(load(_decorated(edited)), run), carried=False)
     assert after.keys() == before.keys()
     assert [name for name in after if after[name] != before[name]] == ["run"]
+
+
+AGGREGATE = """
+import triton
+import triton.language as tl
+SHIFT = tl.constexpr(5)
+@triton.constexpr_function
+def tile_scale(n):
+    return n * 2
+@tl.core._aggregate
+class Tile:
+    size: tl.constexpr
+    @triton.constexpr_function
+    def __init__(self, n):
+        self.size = tl.constexpr(n * 4)
+@tl.core._aggregate
+class Config:
+    scale: tl.constexpr
+    shift: tl.constexpr
+    tile: Tile
+    @triton.constexpr_function
+    def __init__(self, n):
+        self.scale = tl.constexpr(tile_scale(n))
+        self.shift = SHIFT
+        self.tile = Tile(n)
+    @triton.jit
+    def apply(self, value):
+        return value * self.scale + self.shift + self.tile.size
+@triton.jit
+def kernel(x, y):
+    tl.store(y, Config(4).apply(tl.load(x)))
+"""
+
+
+@pytest.mark.parametrize(("old", "new"), [("n * 2", "n * 3"), ("constexpr(5)", "constexpr(6)"), ("n * 4", "n * 5")])
+def test_the_constructor_of_an_aggregate_counts(load, old: str, new: str) -> None:
+    if not hasattr(pytest.importorskip("triton.language.core"), "_aggregate"):
+        pytest.skip("this Triton has no aggregates")
+    before = source_digest(load(AGGREGATE).kernel)
+    assert source_digest(load(AGGREGATE).kernel) == before
+    assert source_digest(load(AGGREGATE.replace(old, new)).kernel) != before
 
 
 IN_LIBRARY_OBJECT = """

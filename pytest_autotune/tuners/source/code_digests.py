@@ -65,6 +65,7 @@ from pytest_autotune.tuners.source.code_text import (
 from pytest_autotune.tuners.source.functions import (
     BOUND_METHODS,
     closure_cells,
+    find_constructor_of_aggregate,
     find_generic_class,
     find_kept_source,
     find_library_text,
@@ -905,7 +906,8 @@ class CodeDigests:
             code_text = self._describe_code_in_member(member)
             if code_text is not None:
                 yield f"{name} code: {code_text}"
-        for name, value in sorted(class_attributes(cls).items()):
+        attributes = {**class_attributes(cls), **find_constructor_of_aggregate(cls)}
+        for name, value in sorted(attributes.items()):
             if name in enum_members:
                 continue
             # The text of the class has the first value of an attribute that a digested function assigns.

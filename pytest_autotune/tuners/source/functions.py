@@ -279,6 +279,24 @@ def list_heuristics(kernel: object) -> list[tuple[str, object]]:
     return heuristics
 
 
+def find_constructor_of_aggregate(cls: type) -> dict[str, object]:
+    """Return the ``__init__`` of a class under Triton's ``@aggregate``, by its name; empty for other classes.
+
+    Triton makes another class of the user's, with all methods except this one. The new class has a ``__new__`` that
+    calls it, and that has the user's class as ``cls`` in its closure.
+    """
+    attributes = class_attributes(cls)
+    if attributes.get("__triton_aggregate__") is not True:
+        return {}
+    constructor = unwrap_attribute(attributes.get("__new__"))
+    if type(constructor) is not FunctionType:
+        return {}
+    original = closure_cells(constructor).get("cls")
+    if not is_instance(original, type):
+        return {}
+    return {"__init__": find_in_class(original, "__init__")}
+
+
 def list_implementations(function: FunctionType) -> dict[type, object]:
     """Return the functions that ``functools.singledispatch`` selects from, by the class of the first argument."""
     registry = vars(function).get("registry")
