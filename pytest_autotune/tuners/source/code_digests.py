@@ -1390,15 +1390,15 @@ class CodeDigests:
         return [text] if text else []
 
     def _describe_decorators(self, wrapper: FunctionType) -> list[str]:
-        """Return the texts of the decorators of the user's functions inside a wrapper, and the values that they name.
+        """Return a text for the decorators of each user's function in a wrapper, and for each value that they name.
 
         The wrapper of ``@torch.autocast("cuda", dtype=DTYPE)`` has the arguments in an object of torch, whose data do
-        not count. The source of the user's function has the arguments.
+        not count. The source of the user's function has them, too, so it is read instead.
 
-        For a kernel, the result is empty: the digest of a kernel contains the values in closures. If such a value has
-        no stable form, the kernel has no digest.
+        The result is empty in the digest of a kernel. That digest contains the values in closures already, or is not
+        made because such a value has no stable form.
 
-        :param wrapper: a function of a library, such as the wrapper that one of its decorators made.
+        :param wrapper: the function that a library's decorator made, or any other function of a library.
         """
         if self._carried or is_dsl_wrapper(wrapper):
             return []
@@ -1412,16 +1412,16 @@ class CodeDigests:
             text = ", ".join(decorator.text for decorator in decorators)
             self._note_part(function.__qualname__, text)
             lines.append(f"decorators: {text}")
-            # If the function is inside another function, a name may be a variable of the outer function, and no global.
+            # In a function inside another function, a name in a decorator may be a variable of the outer function.
             if _is_outside_functions(function.__qualname__):
                 lines += self._describe_names_in_decorators(function, decorators)
         return lines
 
     def _list_functions_below(self, wrapper: FunctionType) -> list[FunctionType]:
-        """Return the functions that a wrapper leads to, without the wrapper.
+        """Return the functions that a wrapper leads to, directly or through other functions, without the wrapper.
 
-        A function leads to its ``__wrapped__``, and a function of a library also to the functions in its closure. The
-        closure of a user's function may have any helpers.
+        A function leads to its ``__wrapped__``. A function of a library also leads to the functions in its closure. The
+        closure of a user's function is left out, because it can contain helpers that the function does not wrap.
         """
         functions = [wrapper]
         # Functions that are added here are visited later in this loop.
@@ -1768,8 +1768,10 @@ def _list_counted_decorators(function: FunctionType) -> list[Decorator]:
     """Return the decorators of a function, without those of ``_PACKAGES_LEFT_OUT``."""
     decorators = []
     for decorator in read_decorators(function):
-        first_word = decorator.name[0] if decorator.name else ""
-        if _find_package_name(function.__globals__.get(first_word)) not in _PACKAGES_LEFT_OUT:
+        package = ""
+        if decorator.name:
+            package = _find_package_name(function.__globals__.get(decorator.name[0]))
+        if package not in _PACKAGES_LEFT_OUT:
             decorators.append(decorator)
     return decorators
 

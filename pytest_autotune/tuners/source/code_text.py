@@ -278,7 +278,7 @@ def read_decorators(function: FunctionType) -> list[Decorator]:
         if isinstance(decorator, ast.Call):
             named_node = decorator.func
         name = _split_dotted_name(named_node)
-        decorators.append(Decorator(name, syntax_text(decorator), tuple(_list_names_in_decorator(decorator))))
+        decorators.append(Decorator(name, syntax_text(decorator), tuple(list_names_in_statement(decorator))))
     return decorators
 
 
@@ -497,21 +497,6 @@ def _has_decorator(node: ast.AST, name: str) -> bool:
     return any(_split_dotted_name(decorator) == (name,) for decorator in getattr(node, "decorator_list", []))
 
 
-def _list_names_in_decorator(decorator: ast.AST) -> list[tuple[str, ...]]:
-    """Return the dotted names in a decorator, each in its full length, sorted.
-
-    A name that the decorator itself binds, as in a lambda or comprehension, is left out.
-    """
-    variables = _list_stored_names(decorator)
-    owners = _list_owners_of_attributes(decorator)
-    names: set[tuple[str, ...]] = set()
-    for part in ast.walk(decorator):
-        name = _split_dotted_name(part)
-        if name and name[0] not in variables and part not in owners:
-            names.add(name)
-    return sorted(names)
-
-
 def _list_owner_nodes(node: ast.AST, first: str) -> set[ast.AST]:
     """Return the nodes of each expression from which a method takes a single member.
 
@@ -558,8 +543,8 @@ def _list_outer_names(code: CodeType, node: ast.AST) -> list[tuple[str, ...]]:
     return sorted(names)
 
 
-def list_names_in_statement(node: ast.stmt) -> list[tuple[str, ...]]:
-    """Return the dotted names in a statement that do not begin with a name that the statement assigns, sorted.
+def list_names_in_statement(node: ast.stmt | ast.expr) -> list[tuple[str, ...]]:
+    """Return the dotted names in a statement or decorator that do not begin with a name that it assigns, sorted.
 
     A name that is part of a longer one is left out: ``tl`` of ``tl.exp``.
     """

@@ -280,21 +280,22 @@ def list_heuristics(kernel: object) -> list[tuple[str, object]]:
 
 
 def find_constructor_of_aggregate(cls: type) -> dict[str, object]:
-    """Return the ``__init__`` of a class under Triton's ``@aggregate``, by its name; empty for other classes.
+    """Return ``{"__init__": ...}`` for a class that Triton's ``@aggregate`` made; an empty dict for other classes.
 
-    Triton makes another class of the user's, with all methods except this one. The new class has a ``__new__`` that
-    calls it, and that has the user's class as ``cls`` in its closure.
+    ``@aggregate`` replaces the user's class by a new class, which gets the user's methods except ``__init__``. The
+    ``__new__`` of the new class calls the ``__init__`` of the user's class, and has that class as ``cls`` in its
+    closure.
     """
     attributes = class_attributes(cls)
     if attributes.get("__triton_aggregate__") is not True:
         return {}
-    constructor = unwrap_attribute(attributes.get("__new__"))
-    if type(constructor) is not FunctionType:
+    new_method = unwrap_attribute(attributes.get("__new__"))
+    if type(new_method) is not FunctionType:
         return {}
-    original = closure_cells(constructor).get("cls")
-    if not is_instance(original, type):
+    user_class = closure_cells(new_method).get("cls")
+    if not is_instance(user_class, type):
         return {}
-    return {"__init__": find_in_class(original, "__init__")}
+    return {"__init__": find_in_class(user_class, "__init__")}
 
 
 def list_implementations(function: FunctionType) -> dict[type, object]:

@@ -106,8 +106,9 @@ class _BenchmarkedSearch:
 class _DiskCacheSearch(_BenchmarkedSearch):
     """A search in which Triton looks into its disk cache first. If the choice is not there, Triton benchmarks.
 
-    :param is_benchmarked: whether the benchmark has ended without an error.
-    :param benchmark_error: the error that ended the benchmark. Another error comes from Triton's disk cache.
+    :param is_benchmarked: whether a benchmark ran and ended without an error. False if the disk cache had the choice.
+    :param benchmark_error: the error that ended the benchmark. If the call ends with any other error, the error comes
+        from Triton's disk cache.
     """
 
     is_benchmarked: bool = False
@@ -341,7 +342,8 @@ class Choices(CallHook):
     def _search_with_disk_cache(self, hooked_call: HookedCall, launch: Call, tuning: Tuning) -> CallInstead:
         """Have Triton look for the choice in its disk cache, and benchmark the candidates if there is none.
 
-        As after :meth:`_search`, :meth:`note` records the result of a benchmark, or :meth:`note_error` its error.
+        As after :meth:`_search`, :meth:`note` or :meth:`note_error` sees how the call ended. The fields of the state
+        then tell whether Triton has benchmarked, and whether an error comes from the benchmark.
         """
         arguments = hooked_call.arguments
         configs, bench_fn = arguments["configs"], arguments["bench_fn"]
@@ -350,7 +352,8 @@ class Choices(CallHook):
         self._forget_before_the_next_test(launch)
 
         def benchmark() -> None:
-            # Triton calls this only if its disk cache has no choice. Other workers can measure while this one compiles.
+            # Triton calls this function only if its disk cache has no choice. The compilation is not a part of
+            # benchmarking(), so that other workers can measure while this one compiles.
             with self._session.guard(NAME, autotuners.DISK_CACHE):
                 search.compile(self._session)
             try:
