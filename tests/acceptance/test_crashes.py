@@ -338,7 +338,7 @@ def test_no_kind_of_crash_loses_a_finished_tuning() -> None:
     ):  # ends with an error of its own, and says nothing, where its cache is on a full disk
         faults = [fault for fault in faults if fault.disk != "."]
 
-    with ThreadPoolExecutor(4) as pool:
+    with ThreadPoolExecutor(8) as pool:
         futures = [
             pool.submit(strike, fault, places[fault.label], _SHORT[fault.label], is_forked=True) for fault in faults
         ]

@@ -289,8 +289,9 @@ def test_a_tuning_after_a_pytester_run_inside_a_test_is_recorded(
 
 TWO_RUNS = """
 import json, pytest
-assert pytest.main(["-q", "--autotune-dump=cache.textproto"]) == 0
-assert pytest.main(["-q", "--autotune-load=cache.textproto", "--autotune-report=report.json"]) == 0
+options = ["-q", "-ppytest_autotune.plugin"]
+assert pytest.main([*options, "--autotune-dump=cache.textproto"]) == 0
+assert pytest.main([*options, "--autotune-load=cache.textproto", "--autotune-report=report.json"]) == 0
 """
 INTERPRETED = """
 import torch, triton, triton.language as tl
@@ -311,8 +312,7 @@ def test_a_second_run_in_a_process_asks_the_cache_again(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     (tmp_path / "test_kernel.py").write_text(INTERPRETED)
 
-    subprocess.run(
-        [sys.executable, "-c", TWO_RUNS], cwd=tmp_path, env={**os.environ, "TRITON_INTERPRET": "1"}, check=True
-    )
+    environment = {**os.environ, "TRITON_INTERPRET": "1", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    subprocess.run([sys.executable, "-c", TWO_RUNS], cwd=tmp_path, env=environment, check=True)
 
     assert json.loads((tmp_path / "report.json").read_text())["counts"]["hit"] == 1

@@ -455,8 +455,11 @@ def test_a_tuning_is_recorded_even_if_a_test_mocks_open_and_json(serial_suite: S
     assert section(loaded)[0].startswith("1 hit")
 
 
-def test_a_time_out_while_a_lookup_is_reported_hides_no_miss(pytester: pytest.Pytester) -> None:
+def test_a_time_out_while_a_lookup_is_reported_hides_no_miss(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The test catches the time-out, which a signal handler raises, and asks for the same problem again."""
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
     pytester.makepyfile(
         test_lib="""
         from pytest_autotune.run.tuning import Tuning
@@ -480,18 +483,23 @@ def test_a_time_out_while_a_lookup_is_reported_hides_no_miss(pytester: pytest.Py
             choose(autotune_cache)
         """
     )
-    pytester.runpytest_subprocess("--autotune-dump=c.textproto").assert_outcomes(passed=1)
+    pytester.runpytest_subprocess("-ppytest_autotune.plugin", "--autotune-dump=c.textproto").assert_outcomes(passed=1)
     assert pytester.path.joinpath("c.textproto").read_text().count("entries {") == 1
 
     test_file = pytester.path / "test_lib.py"
     test_file.write_text(test_file.read_text().replace("lib.first", "lib.second"))
-    result = pytester.runpytest_subprocess("--autotune-load=c.textproto", "--autotune-max-misses=0")
+    result = pytester.runpytest_subprocess(
+        "-ppytest_autotune.plugin", "--autotune-load=c.textproto", "--autotune-max-misses=0"
+    )
     result.stdout.fnmatch_lines(["MISS *lib.second*"])
     assert result.ret == 1
 
 
-def test_a_mock_of_open_in_the_first_test_changes_no_device(pytester: pytest.Pytester) -> None:
+def test_a_mock_of_open_in_the_first_test_changes_no_device(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The plugin reads the CPU's type from ``/proc/cpuinfo``, before the first test."""
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
     pytester.makepyfile(
         test_lib="""
         from unittest.mock import mock_open, patch
@@ -504,9 +512,9 @@ def test_a_mock_of_open_in_the_first_test_changes_no_device(pytester: pytest.Pyt
             autotune_cache.tune("lib.second", space=[10, 20], run=range, source="range", device="cpu")
         """
     )
-    pytester.runpytest_subprocess("--autotune-dump=c.textproto").assert_outcomes(passed=2)
+    pytester.runpytest_subprocess("-ppytest_autotune.plugin", "--autotune-dump=c.textproto").assert_outcomes(passed=2)
 
-    load = ["--autotune-load=c.textproto", "--autotune-max-misses=0"]
+    load = ["-ppytest_autotune.plugin", "--autotune-load=c.textproto", "--autotune-max-misses=0"]
     assert pytester.runpytest_subprocess(*load, "-k", "second").ret == 0
 
 

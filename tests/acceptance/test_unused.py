@@ -653,8 +653,11 @@ def test_prune_works_on_a_cache_outside_rootdir_named_in_the_ini(
 
 
 @pytest.mark.parametrize("option", ["--noconftest", "--confcutdir=tests"])
-def test_prune_removes_no_entry_if_a_conftest_is_left_out(pytester: pytest.Pytester, option: str) -> None:
+def test_prune_removes_no_entry_if_a_conftest_is_left_out(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, option: str
+) -> None:
     """Without the conftest.py, the test runs with one size instead of two."""
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
     pytester.makeini("[pytest]\n")
     pytester.makeconftest(
         "def pytest_generate_tests(metafunc):\n"
@@ -665,8 +668,9 @@ def test_prune_removes_no_entry_if_a_conftest_is_left_out(pytester: pytest.Pytes
         "def test_op(autotune_cache, size):\n"
         "    autotune_cache.tune('op', key={'size': size}, space=[1, 2], run=print)\n"
     )
-    pytester.runpytest_subprocess("--autotune-dump=c.textproto")
-    result = pytester.runpytest_subprocess("--autotune-load=c.textproto", "--autotune-update=prune", option)
+    plugin = "-ppytest_autotune.plugin"
+    pytester.runpytest_subprocess(plugin, "--autotune-dump=c.textproto")
+    result = pytester.runpytest_subprocess(plugin, "--autotune-load=c.textproto", "--autotune-update=prune", option)
 
     reason = f"{option.partition('=')[0]} may leave out a part of the tests"
     result.stdout.fnmatch_lines([f"no unused entry was removed, because the run was not complete: {reason}"])
