@@ -131,12 +131,13 @@ from pytest_autotune.tuners.source.values import (
 )
 
 DIGEST_LENGTH = 12
-#: If the text of the code inside a library's function has more characters, its digest stands for it. Without this
-#: limit, texts that contain each other would grow exponentially.
+#: The longest text, in characters, of the code inside a library's function. A digest replaces a longer text, because
+#: texts that contain each other would grow exponentially.
 _MAX_TEXT_INSIDE = 1000
-#: The packages whose decorators are left out. The marks of pytest do not change what a call does. The key and the
-#: candidates of a tuner, as in ``pytest_autotune.tuned`` and ``triton.autotune``, are not part of the source.
-_PACKAGES_LEFT_OUT = ("pytest_autotune", "pytest", "_pytest", "triton", "helion")
+#: The packages whose decorators :meth:`CodeDigests._describe_decorators` leaves out. The marks of pytest do not change
+#: what a call does. The key and the candidates of a tuner, as in ``pytest_autotune.tuned`` and ``triton.autotune``, are
+#: not part of the source.
+_PACKAGES_OF_IGNORED_DECORATORS = ("pytest_autotune", "pytest", "_pytest", "triton", "helion")
 
 
 def digest(text: str) -> str:
@@ -193,10 +194,11 @@ class CodeDigests:
         self._is_made_by_import = False
         #: Whether values in closures without a stable form are left out now.
         self._has_open_values = False
-        #: The digest of each function and class. The key has the id of the object, because a metaclass may have a hash
-        #: of its own, and whether the values count that the object carries. For a function, it also has the ids of its
-        #: decorators, and its compiled options: ``KERNELS = (kernel, Timed(kernel))``.
-        self._digest_by_key: dict[tuple[object, ...], str] = {}
+        #: The digest of each function and class, and the text of the user's code inside each library function. The key
+        #: has the id of the object, because a metaclass may have a hash of its own, and whether the values count that
+        #: the object carries. For a function, it also has the ids of its decorators, and its compiled options:
+        #: ``KERNELS = (kernel, Timed(kernel))``.
+        self._text_by_key: dict[tuple[object, ...], str] = {}
         #: The objects of these ids. They stay alive, because Python gives the id of a dead object to a new object.
         self._read_objects: list[object] = []
         #: The ids of the objects whose attributes are being described now: an object may contain itself.
@@ -247,20 +249,20 @@ class CodeDigests:
         assert type(function) is FunctionType
         decorator_identities = _list_decorator_identities(layers)
         key = (id(function), self._is_made_by_import, *map(id, decorator_identities), *list_compiled_options(layers))
-        if key in self._digest_by_key:
-            return self._digest_by_key[key]
+        if key in self._text_by_key:
+            return self._text_by_key[key]
         # If the function calls itself, its digest contains this text in place of the digest.
-        self._digest_by_key[key] = f"recursive {function.__qualname__}"
+        self._text_by_key[key] = f"recursive {function.__qualname__}"
         self._read_objects += [function, *decorator_identities]
         try:
             with self._with_paths_of(function.__globals__):
                 text = self._describe_function(value, layers, own_cells, named)
         except Exception:
             # A caller may go on without this function. The text for recursion must not pass for its digest then.
-            del self._digest_by_key[key]
+            del self._text_by_key[key]
             raise
-        self._digest_by_key[key] = digest(text)
-        return self._digest_by_key[key]
+        self._text_by_key[key] = digest(text)
+        return self._text_by_key[key]
 
     def digest_kernel(self, value: object, own_cells: bool = True, named: bool = True) -> str:
         """Return the digest of a function or kernel, with the functions of the kernel's ``triton.heuristics``.
@@ -293,7 +295,7 @@ class CodeDigests:
         lines += self._describe_used_values(function, source, own_cells)
         lines += self._describe_imports(function, source)
         lines += self._describe_assigned(function, source)
-        # A library's wrapper. The decorators of the user's function inside it have arguments that no other line has.
+        # In a library's wrapper, no other line has the arguments of the decorators above the user's function.
         if self.libraries.has_file(function.__code__.co_filename):
             lines += self._describe_decorators(function)
         fixed_lines = [*self._describe_defaults(function, source), *list_compiled_options(layers)]
@@ -851,20 +853,20 @@ class CodeDigests:
 
     def _digest_class(self, cls: type) -> str:
         key = id(cls), self._is_made_by_import
-        if key in self._digest_by_key:
-            return self._digest_by_key[key]
+        if key in self._text_by_key:
+            return self._text_by_key[key]
         name = class_name(cls)
-        self._digest_by_key[key] = f"recursive {name}"
+        self._text_by_key[key] = f"recursive {name}"
         self._read_objects.append(cls)
         try:
             with self._with_paths_of(find_module_of_class(cls)):
                 text = self._describe_class(cls, name)
         except Exception:
             # As for a function: the text for recursion must not pass for the digest.
-            del self._digest_by_key[key]
+            del self._text_by_key[key]
             raise
-        self._digest_by_key[key] = digest(text)
-        return self._digest_by_key[key]
+        self._text_by_key[key] = digest(text)
+        return self._text_by_key[key]
 
     def _describe_class(self, cls: type, name: str) -> str:
         """Return the text that the digest of a class is made of."""
@@ -906,7 +908,10 @@ class CodeDigests:
             code_text = self._describe_code_in_member(member)
             if code_text is not None:
                 yield f"{name} code: {code_text}"
-        attributes = {**class_attributes(cls), **find_constructor_of_aggregate(cls)}
+        attributes = dict(class_attributes(cls))
+        constructor = find_constructor_of_aggregate(cls)
+        if constructor is not None:
+            attributes["__init__"] = constructor
         for name, value in sorted(attributes.items()):
             if name in enum_members:
                 continue
@@ -1114,13 +1119,13 @@ class CodeDigests:
 
         The value is no argument of a factory: the class has one such method, which a decorator with a memo has made.
         """
-        outer_open_values, outer_digests = self._has_open_values, self._digest_by_key
-        self._has_open_values, self._digest_by_key = True, dict(outer_digests)
+        outer_open_values, outer_texts = self._has_open_values, self._text_by_key
+        self._has_open_values, self._text_by_key = True, dict(outer_texts)
         try:
             yield
         finally:
             # For code outside of the class, the value counts.
-            self._has_open_values, self._digest_by_key = outer_open_values, outer_digests
+            self._has_open_values, self._text_by_key = outer_open_values, outer_texts
 
     def _describe_class_attribute(self, name: str, cls: type, is_special: bool) -> str | None:
         """Return the text of a class that another class has as an attribute; see :meth:`_describe_attribute`."""
@@ -1315,29 +1320,32 @@ class CodeDigests:
     def _describe_code_of_user_inside(self, value: object, function: FunctionType) -> str:
         """Return the text of the user's code in a library's function; empty if there is none.
 
-        The code is in the decorators' objects, the wrapped functions and the implementations of a ``singledispatch``.
+        The code is in the objects of decorators, the wrapped functions, their context managers and decorators, and the
+        implementations of a ``singledispatch``.
 
         :param value: the function, or an object that decorators made of it.
         :param function: the function in it.
         """
         key = "code inside", id(value), id(function), self._is_made_by_import
-        if key in self._digest_by_key:
-            return self._digest_by_key[key]
+        if key in self._text_by_key:
+            return self._text_by_key[key]
         # A decorator of the user's function may name this library function again. This text ends the recursion.
-        self._digest_by_key[key] = f"recursive {function.__qualname__}"
+        self._text_by_key[key] = f"recursive {function.__qualname__}"
         self._read_objects += [value, function]
         try:
             texts = self._describe_decorators_of_user(value)
-            if not is_library_code(function) or vars(function).get("__wrapped__") is not None:
-                texts += [*self._describe_wrapped_functions(function), *self._describe_implementations(function)]
+            is_wrapper = vars(function).get("__wrapped__") is not None
+            # Wrappers of known packages have ``__wrapped__``. Their other functions wrap nothing of the user.
+            if is_wrapper or not is_library_code(function):
+                texts += [*self._describe_code_in_wrapper(function), *self._describe_implementations(function)]
         except Exception:
             # The caller may catch the error and go on. A later call must not take the placeholder for the text.
-            del self._digest_by_key[key]
+            del self._text_by_key[key]
             raise
         text = ", ".join(texts)
         if len(text) > _MAX_TEXT_INSIDE:
             text = digest(text)
-        self._digest_by_key[key] = text
+        self._text_by_key[key] = text
         return text
 
     def _describe_decorators_of_user(self, value: object) -> list[str]:
@@ -1350,29 +1358,28 @@ class CodeDigests:
                 texts += [f"object of {self.digest_class(type(layer))}", *self.describe_stored_code(layer)]
         return texts
 
-    def _describe_wrapped_functions(self, wrapper: FunctionType) -> list[str]:
-        """Return the texts of the user's code that a library's wrapper contains.
-
-        The code is functions, context managers and decorators.
+    def _describe_code_in_wrapper(self, wrapper: FunctionType) -> list[str]:
+        """Return the texts of the user's functions, context managers and decorators in a library's wrapper.
 
         :param wrapper: the function that a decorator of a library made.
         """
-        functions: list[str] = []
-        contexts: list[str] = []
+        function_texts: list[str] = []
+        context_texts: list[str] = []
         for inner in closure_cells(wrapper).values():
             if is_instance(inner, ContextDecorator):
-                contexts.append(self._describe_context(inner))
+                context_texts.append(self._describe_context(inner))
             else:
-                functions += self._describe_value_in_wrapper(inner, wrapper)
-        # Most decorators have the function in the closure. functools.singledispatch has it only in ``__wrapped__``.
-        if not functions:
-            functions += self._describe_value_in_wrapper(vars(wrapper).get("__wrapped__"), wrapper)
-        return [*functions, *contexts, *self._describe_decorators(wrapper)]
+                function_texts += self._describe_value_in_wrapper(inner, wrapper)
+        # Most wrappers have their function in the closure. functools.singledispatch has it only in ``__wrapped__``.
+        if not function_texts:
+            function_texts += self._describe_value_in_wrapper(vars(wrapper).get("__wrapped__"), wrapper)
+        return [*function_texts, *context_texts, *self._describe_decorators(wrapper)]
 
     def _describe_value_in_wrapper(self, inner: object, wrapper: FunctionType) -> list[str]:
-        """Return the text of a value in the closure or ``__wrapped__`` of a library's wrapper, as a list.
+        """Return the text of a value that a library's wrapper contains, in a list.
 
-        The list is empty if the value has no code of the user.
+        :param inner: a value of the closure, the ``__wrapped__``, or an implementation of a ``singledispatch``.
+        :returns: an empty list if the value has no code of the user.
         """
         if is_function_of_user(inner, self.libraries):
             return [self.digest_kernel(inner)]
@@ -1387,23 +1394,25 @@ class CodeDigests:
             text = self.describe_code_in(inner)
         elif function is None:
             text = self._describe_callable_object(inner)
-        return [text] if text else []
+        if not text:
+            return []
+        return [text]
 
     def _describe_decorators(self, wrapper: FunctionType) -> list[str]:
-        """Return a text for the decorators of each user's function in a wrapper, and for each value that they name.
+        """Return the text of the decorators above the user's functions in a wrapper, and of each value that they name.
 
         The wrapper of ``@torch.autocast("cuda", dtype=DTYPE)`` has the arguments in an object of torch, whose data do
         not count. The source of the user's function has them, too, so it is read instead.
 
-        The result is empty in the digest of a kernel. That digest contains the values in closures already, or is not
-        made because such a value has no stable form.
+        The result is empty if values in closures count, as for a kernel. That digest contains these values already, or
+        is not made because such a value has no stable form.
 
         :param wrapper: the function that a library's decorator made, or any other function of a library.
         """
         if self._carried or is_dsl_wrapper(wrapper):
             return []
         lines = []
-        for function in self._list_functions_below(wrapper):
+        for function in self._list_functions_inside(wrapper):
             if is_from_library(function, self.libraries) or not has_source(function):
                 continue
             decorators = _list_counted_decorators(function)
@@ -1417,7 +1426,7 @@ class CodeDigests:
                 lines += self._describe_names_in_decorators(function, decorators)
         return lines
 
-    def _list_functions_below(self, wrapper: FunctionType) -> list[FunctionType]:
+    def _list_functions_inside(self, wrapper: FunctionType) -> list[FunctionType]:
         """Return the functions that a wrapper leads to, directly or through other functions, without the wrapper.
 
         A function leads to its ``__wrapped__``. A function of a library also leads to the functions in its closure. The
@@ -1440,7 +1449,10 @@ class CodeDigests:
         Objects have no text by :meth:`_describe_value`, and are left out: a registry, as in ``@OPS.register``, may
         store the functions of the whole suite.
         """
-        names = tuple(sorted({name for decorator in decorators for name in decorator.names}))
+        names_in_decorators: set[DottedName] = set()
+        for decorator in decorators:
+            names_in_decorators.update(decorator.names)
+        names = tuple(sorted(names_in_decorators))
         # A later lookup compares these values, to see whether the digest still holds.
         self.used_values.add_function(function, function, names)
         lines = []
@@ -1448,10 +1460,10 @@ class CodeDigests:
             try:
                 text = self._describe_value(value, name)
             except NoDigestError:
-                # It is an UncacheableError, too, and must pass.
+                # The next clause must not catch this error: a file was edited, or could not be read.
                 raise
             except UncacheableError:
-                # The decorator has no source, because exec() made it. Its name counts.
+                # The function or class has no source, because exec() made it. The text of the decorators has its name.
                 continue
             if text is not None:
                 if not is_code(value):
@@ -1765,19 +1777,22 @@ def list_passes(carried: bool, root: FunctionType | type | None, is_kept: bool =
 
 
 def _list_counted_decorators(function: FunctionType) -> list[Decorator]:
-    """Return the decorators of a function, without those of ``_PACKAGES_LEFT_OUT``."""
+    """Return the decorators of a function, without those of ``_PACKAGES_OF_IGNORED_DECORATORS``."""
     decorators = []
     for decorator in read_decorators(function):
         package = ""
         if decorator.name:
-            package = _find_package_name(function.__globals__.get(decorator.name[0]))
-        if package not in _PACKAGES_LEFT_OUT:
+            package = _read_package_name(function.__globals__.get(decorator.name[0]))
+        if package not in _PACKAGES_OF_IGNORED_DECORATORS:
             decorators.append(decorator)
     return decorators
 
 
-def _find_package_name(value: object) -> str:
-    """Return the package that a module or function belongs to; for another value, the package of its class."""
+def _read_package_name(value: object) -> str:
+    """Return the package that a module or function belongs to; for another value, the package of its class.
+
+    The result is empty for a module without a name.
+    """
     if is_instance(value, ModuleType):
         module_name = str(module_attributes(value).get("__name__", ""))
     elif type(value) is FunctionType:

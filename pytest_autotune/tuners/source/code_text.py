@@ -5,7 +5,7 @@ redundant parentheses, trailing commas. The parser returns a *tree* of *nodes*: 
 
 A *dotted name* such as ``tl.math.exp`` is a tuple of its parts here: ``("tl", "math", "exp")``.
 
-The source of a function or class is read once, because it does not change while the function or class lives.
+The text of a function or class is read once, because it does not change while the function or class lives.
 :mod:`.source_digest` decides which functions and classes a digest holds. :mod:`.module_text` reads whole modules and
 classes.
 """
@@ -197,7 +197,8 @@ class Decorator:
     :param name: the dotted name of the decorator, or of the function that makes it: ``("torch", "autocast")``.
         Empty for another expression, such as ``TABLE[0]``.
     :param text: see :func:`syntax_text`.
-    :param names: all dotted names in it, each in its full length: ``("DTYPE",)`` and ``("torch", "autocast")``.
+    :param names: the dotted names in it, each in its full length: ``("DTYPE",)`` and ``("torch", "autocast")``. See
+        :func:`list_names_in_node`.
     """
 
     name: tuple[str, ...]
@@ -268,7 +269,7 @@ def read_function(function: FunctionType, kept_source: str = "") -> FunctionText
 def read_decorators(function: FunctionType) -> list[Decorator]:
     """Return the decorators of a function, from the outermost to the innermost. A lambda has none.
 
-    They are no part of :class:`FunctionText`: few functions need them, and those of a kernel may be long.
+    They are no part of :class:`FunctionText`: few digests need the decorators, and those of a kernel may be long.
 
     :raises UncacheableError: if the source cannot be read, or its file was edited after the import.
     """
@@ -278,7 +279,7 @@ def read_decorators(function: FunctionType) -> list[Decorator]:
         if isinstance(decorator, ast.Call):
             named_node = decorator.func
         name = _split_dotted_name(named_node)
-        decorators.append(Decorator(name, syntax_text(decorator), tuple(list_names_in_statement(decorator))))
+        decorators.append(Decorator(name, syntax_text(decorator), tuple(list_names_in_node(decorator))))
     return decorators
 
 
@@ -543,10 +544,11 @@ def _list_outer_names(code: CodeType, node: ast.AST) -> list[tuple[str, ...]]:
     return sorted(names)
 
 
-def list_names_in_statement(node: ast.stmt | ast.expr) -> list[tuple[str, ...]]:
-    """Return the dotted names in a statement or decorator that do not begin with a name that it assigns, sorted.
+def list_names_in_node(node: ast.stmt | ast.expr) -> list[tuple[str, ...]]:
+    """Return the dotted names in a statement or decorator, sorted.
 
-    A name that is part of a longer one is left out: ``tl`` of ``tl.exp``.
+    Three kinds of names are left out: names that begin with a name that the statement assigns, names that begin with a
+    name of :data:`_NAMES_OF_MODULES`, such as ``__file__``, and a part of a longer name: ``tl`` of ``tl.exp``.
     """
     variables = _list_stored_names(node).union(_NAMES_OF_MODULES)
     left_out = _list_owners_of_attributes(node)

@@ -92,9 +92,9 @@ _DEFERRED_KINDS = {
 _TUNED_FILE = str(Path(__file__).parents[1] / "function" / "tuner.py")
 #: The name of the function that Triton makes for ``kernel[grid]``.
 _KERNEL_WITH_GRID = "KernelInterface.__getitem__.<locals>.<lambda>"
-#: The attribute in which an object of a package has the function or kernel inside: Numba's ``kernel[32, 128]``,
-#: ``numpy.vectorize`` and ``torch.jit.script``.
-_ATTRIBUTE_OF_PACKAGE = {"numba": "dispatcher", "numpy": "pyfunc", "torch": "_torchdynamo_inline"}
+#: The attribute that has the function or kernel, by the package of an object's class: in Numba's ``kernel[32, 128]``,
+#: in a ``numpy.vectorize``, in a ``torch.jit.script``.
+_ATTRIBUTE_BY_PACKAGE = {"numba": "dispatcher", "numpy": "pyfunc", "torch": "_torchdynamo_inline"}
 #: The methods by which a function, a kernel or a method of a class is used: ``f(x)``, ``f[grid](x)``, ``f.run(x)`` and
 #: ``obj.f``.
 _USES_OF_FUNCTIONS = ("__call__", "__getitem__", "run", "__get__")
@@ -137,7 +137,7 @@ def _find_wrapped(value: object) -> object:
     """Return the function or kernel inside a decorator's object, or in ``kernel.run``; None for other values.
 
     A decorator's object has it in an attribute: ``fn`` in Triton, ``py_func`` in Numba, ``_pyfunc`` in cuTile and
-    ``__wrapped__`` in functools. :data:`_ATTRIBUTE_OF_PACKAGE` has further attributes.
+    ``__wrapped__`` in functools. :data:`_ATTRIBUTE_BY_PACKAGE` has further attributes.
     """
     # A class may have such an attribute, too. It is a class all the same.
     if is_instance(value, type):
@@ -163,8 +163,8 @@ def _find_wrapped(value: object) -> object:
     if _is_data(value):
         names = ["__wrapped__"]
     package = class_module(type(value)).partition(".")[0]
-    if package in _ATTRIBUTE_OF_PACKAGE:
-        names.append(_ATTRIBUTE_OF_PACKAGE[package])
+    if package in _ATTRIBUTE_BY_PACKAGE:
+        names.append(_ATTRIBUTE_BY_PACKAGE[package])
     for name in names:
         inner = read_attribute(value, name)
         if inner is not None:
@@ -279,8 +279,8 @@ def list_heuristics(kernel: object) -> list[tuple[str, object]]:
     return heuristics
 
 
-def find_constructor_of_aggregate(cls: type) -> dict[str, object]:
-    """Return ``{"__init__": ...}`` for a class that Triton's ``@aggregate`` made; an empty dict for other classes.
+def find_constructor_of_aggregate(cls: type) -> object:
+    """Return the ``__init__`` of a class that Triton's ``@aggregate`` made; None for other classes.
 
     ``@aggregate`` replaces the user's class by a new class, which gets the user's methods except ``__init__``. The
     ``__new__`` of the new class calls the ``__init__`` of the user's class, and has that class as ``cls`` in its
@@ -288,14 +288,14 @@ def find_constructor_of_aggregate(cls: type) -> dict[str, object]:
     """
     attributes = class_attributes(cls)
     if attributes.get("__triton_aggregate__") is not True:
-        return {}
+        return None
     new_method = unwrap_attribute(attributes.get("__new__"))
     if type(new_method) is not FunctionType:
-        return {}
+        return None
     user_class = closure_cells(new_method).get("cls")
     if not is_instance(user_class, type):
-        return {}
-    return {"__init__": find_in_class(user_class, "__init__")}
+        return None
+    return find_in_class(user_class, "__init__")
 
 
 def list_implementations(function: FunctionType) -> dict[type, object]:

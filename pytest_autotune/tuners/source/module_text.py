@@ -42,7 +42,7 @@ from pytest_autotune.tuners.source.code_text import (
     NoDigestError,
     check_not_edited,
     list_imports,
-    list_names_in_statement,
+    list_names_in_node,
     literal_text,
     may_be_edited,
     parse_first_statement,
@@ -257,8 +257,8 @@ def _build_assignments(statements: Iterable[ast.stmt], name: str, package: str) 
     for node in statements:
         statement = _without_body(node)
         texts.append(syntax_text(statement))
-        names.update(dict.fromkeys(list_names_in_statement(statement)))
-        value_names.update(dict.fromkeys(list_names_in_statement(_without_annotation(statement))))
+        names.update(dict.fromkeys(list_names_in_node(statement)))
+        value_names.update(dict.fromkeys(list_names_in_node(_without_annotation(statement))))
         if isinstance(node, (ast.Import, ast.ImportFrom)):
             imported_values += _list_imported_values(node, name, package)
     return Assignments("\n".join(texts), tuple(names), tuple(value_names), tuple(imported_values))

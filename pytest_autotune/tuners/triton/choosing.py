@@ -94,8 +94,8 @@ class _RememberedChoice:
 
 
 @dataclass
-class _BenchmarkedSearch:
-    """A search whose candidates cannot race. After the hook, Triton's benchmark or the kernel's own measures them."""
+class _SearchAfterHook:
+    """A search that ends after the hook: Triton's benchmark or the kernel's own measures the candidates."""
 
     launch: Call
     search: CallSearch
@@ -103,7 +103,7 @@ class _BenchmarkedSearch:
 
 
 @dataclass
-class _DiskCacheSearch(_BenchmarkedSearch):
+class _DiskCacheSearch(_SearchAfterHook):
     """A search in which Triton looks into its disk cache first. If the choice is not there, Triton benchmarks.
 
     :param is_benchmarked: whether a benchmark ran and ended without an error. False if the disk cache had the choice.
@@ -219,13 +219,16 @@ class Choices(CallHook):
             if state.is_benchmarked:
                 self._record_benchmark(state)
             return None
-        if isinstance(state, _BenchmarkedSearch):
+        if isinstance(state, _SearchAfterHook):
             self._record_benchmark(state)
             return CallResult(False)
         return None
 
     def note_error(self, hooked_call: HookedCall, error: Exception) -> None:
-        """Record the error that ended a benchmark, if the next run will see the same error."""
+        """Record the error that ended a benchmark, if the next run will see the same error.
+
+        If only Triton's disk cache could not be written, record the result of the benchmark.
+        """
         state = hooked_call.state
         if isinstance(state, _DiskCacheSearch):
             if state.is_benchmarked:
@@ -233,12 +236,13 @@ class Choices(CallHook):
                 self._record_benchmark(state)
             elif error is state.benchmark_error:
                 state.search.record_error(error)
-        elif isinstance(state, _BenchmarkedSearch):
+            # Any other error comes from reading Triton's disk cache. It says nothing about the candidates.
+        elif isinstance(state, _SearchAfterHook):
             state.search.record_error(error)
 
-    def _record_benchmark(self, benchmarked: _BenchmarkedSearch) -> None:
-        benchmarked.search.record_benchmark()
-        self._end_search(benchmarked.launch, benchmarked.tuning)
+    def _record_benchmark(self, state: _SearchAfterHook) -> None:
+        state.search.record_benchmark()
+        self._end_search(state.launch, state.tuning)
 
     def check_disk_cache(self, autotuner: Any, tuning_key: Any, configs: Any, bench_fn: Callable[[], None]) -> bool:
         """Do what Triton does without the plugin: ask its disk cache if the kernel's author uses it, else benchmark."""
@@ -329,14 +333,14 @@ class Choices(CallHook):
             launch,
             hooked_call.arguments["configs"],
             tuning,
-            is_compiled=_can_compile(launch),
+            can_compile=_can_compile(launch),
             interpreted_lookups=interpreted_lookups,
         )
         if search.race(self._session):
             self._end_search(launch, tuning)
             return CallResult(False)
         hooked_call.enter(search.benchmarking())
-        hooked_call.state = _BenchmarkedSearch(launch, search, tuning)
+        hooked_call.state = _SearchAfterHook(launch, search, tuning)
         return CallInstead(hooked_call.arguments["bench_fn"])
 
     def _search_with_disk_cache(self, hooked_call: HookedCall, launch: Call, tuning: Tuning) -> CallInstead:
@@ -347,13 +351,15 @@ class Choices(CallHook):
         """
         arguments = hooked_call.arguments
         configs, bench_fn = arguments["configs"], arguments["bench_fn"]
-        search = CallSearch(launch, configs, tuning, is_compiled=_can_compile(launch))
-        state = hooked_call.state = _DiskCacheSearch(launch, search, tuning)
+        search = CallSearch(launch, configs, tuning, can_compile=_can_compile(launch))
+        state = _DiskCacheSearch(launch, search, tuning)
+        hooked_call.state = state
+        # If Triton takes the choice from its disk cache, no search ends. So this is done here.
         self._forget_before_the_next_test(launch)
 
         def benchmark() -> None:
             # Triton calls this function only if its disk cache has no choice. The compilation is not a part of
-            # benchmarking(), so that other workers can measure while this one compiles.
+            # benchmarking(), so that other workers can measure while this worker compiles.
             with self._session.guard(NAME, autotuners.DISK_CACHE):
                 search.compile(self._session)
             try:

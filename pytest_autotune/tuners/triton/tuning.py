@@ -129,13 +129,13 @@ class _ErrorsAndLabels:
 class CallSearch:
     """One search for a call: compiles and measures the candidates, and records the choice.
 
-    :mod:`.choosing` first calls :meth:`race`. If the candidates cannot race, or Triton's disk cache comes first, it has
-    Triton benchmark them in the context :meth:`benchmarking`. It then calls :meth:`record_benchmark`, or
-    :meth:`record_error` after an error.
+    :mod:`.choosing` calls :meth:`race`; if Triton's disk cache comes first, it calls :meth:`compile` instead. If the
+    candidates did not race, it has Triton benchmark them in the context :meth:`benchmarking`. It then calls
+    :meth:`record_benchmark`, or :meth:`record_error` after an error.
 
     :param configs: the candidates that pruning left.
     :param tuning: the session's object for this search, which records the result.
-    :param is_compiled: whether candidates can be compiled without a launch.
+    :param can_compile: whether candidates can be compiled without a launch.
     :param interpreted_lookups: the identifier of a thread -> the number of its lookups of interpreted kernels. Other
         threads may disturb the search of an interpreted kernel. None for a compiled kernel.
     """
@@ -146,14 +146,14 @@ class CallSearch:
         configs: Sequence[Any],
         tuning: Tuning,
         *,
-        is_compiled: bool,
+        can_compile: bool,
         interpreted_lookups: Counter[int] | None = None,
     ) -> None:
         self._call = call
         self._autotuner = call.autotuner
         self._configs = configs
         self._tuning = tuning
-        self._is_compiled = is_compiled
+        self._can_compile = can_compile
         #: The object in which Triton keeps the arguments of the launch, to recognize a launch of another thread.
         self._triton_arguments = call.autotuner.nargs
         #: Watches for launches of other threads; None for a compiled kernel, which such launches do not disturb.
@@ -174,7 +174,7 @@ class CallSearch:
             some errors for the failure of a single candidate.
         """
         # The kernel is interpreted, or the autotuned function is no kernel.
-        if not self._is_compiled:
+        if not self._can_compile:
             return False
         self.compile(session)
         code_by_config = load_ahead(self._call, self._configs)
@@ -196,7 +196,7 @@ class CallSearch:
 
     def compile(self, session: Session) -> None:
         """Compile the candidates, if they can be compiled without a launch. Errors come again in the benchmark."""
-        if self._is_compiled:
+        if self._can_compile:
             compile_candidates(self._call, self._configs, session, self._tuning)
 
     @contextmanager
