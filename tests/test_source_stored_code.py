@@ -705,7 +705,7 @@ def caller(x):
 
 
 def _decorated(decorators: str) -> str:
-    """Return a module with a function and a method under the decorators."""
+    """Return the source of a module with a function and a method under the decorators."""
     source = UNDER_LIBRARY_DECORATORS.replace("    DECORATORS", "    " + decorators.replace("\n", "\n    "))
     return source.replace("DECORATORS", decorators)
 
@@ -762,7 +762,7 @@ def test_functions_under_several_library_decorators_count(load, run: str, decora
 
 
 @pytest.mark.parametrize("wrapped", ["Op().launch", "functools.partial(run, 1)", "run"])
-def test_functions_in_a_library_decorator_without_an_at_line_count(load, wrapped: str) -> None:
+def test_functions_passed_to_a_library_decorator_count(load, wrapped: str) -> None:
     source = _decorated("@plain") + f"called = torch.no_grad()(threads(4)({wrapped}))\n"
     before = source_text(load(source).called)
     assert source_text(load(source.replace("x + 1", "x + 10")).called) != before
@@ -795,7 +795,7 @@ run = timed(launch)
         ("@torch.no_grad()  # a comment", "a comment", "another comment"),
     ],
 )
-def test_tuned_marks_and_comments_do_not_count(load, decorators: str, old: str, new: str) -> None:
+def test_an_edit_of_a_mark_or_of_tuned_changes_no_digest(load, decorators: str, old: str, new: str) -> None:
     source = _decorated(decorators)
     before = source_text(load(source).caller)
     assert source_text(load(source.replace(old, new)).caller) == before
@@ -819,7 +819,7 @@ def caller(x):
 
 @pytest.mark.parametrize("run", ["run", "launch", "caller"])
 @pytest.mark.parametrize(("old", "new"), [("16", "32"), ('["n"]', "[]")])
-def test_candidates_of_a_kernel_under_a_library_decorator_do_not_count(load, run: str, old: str, new: str) -> None:
+def test_candidates_of_a_decorated_kernel_do_not_count(load, run: str, old: str, new: str) -> None:
     pytest.importorskip("triton")
     before = source_text(getattr(load(KERNEL_IN_WRAPPER), run))
     assert before is not None
@@ -887,7 +887,7 @@ def test_a_parameter_in_a_decorator_is_no_global(load) -> None:
     assert source_text(load(DECORATOR_IN_FACTORY.replace("return 1", "return 2")).run) == before
 
 
-def test_a_decorator_without_a_source_does_not_count(load) -> None:
+def test_a_decorator_without_a_source_is_no_error(load) -> None:
     source = _decorated("@made\n@torch.no_grad()")
     source = source.replace("COUNT = 4", "COUNT = 4\nexec('def made(function): return function')")
     assert source_text(load(source).run) is not None
@@ -908,7 +908,7 @@ def slow(x):
 
 
 @pytest.mark.parametrize("run", ["fast", "slow"])
-def test_decorators_may_name_each_other(load, run: str) -> None:
+def test_two_functions_may_name_each_other_in_their_decorators(load, run: str) -> None:
     before = source_text(getattr(load(DECORATORS_IN_CYCLE), run))
     assert before is not None
     for number in (1, 2):
@@ -935,9 +935,7 @@ def test_long_chains_of_decorators_are_fast(load) -> None:
     ("decorators", "edited"),
     [("@torch.no_grad()", "@torch.enable_grad()"), ("@threads(4)\n@torch.no_grad()", "@threads(5)\n@torch.no_grad()")],
 )
-def test_a_report_names_the_function_whose_library_decorator_changed(
-    load, run: str, decorators: str, edited: str
-) -> None:
+def test_a_report_names_the_function_whose_decorator_changed(load, run: str, decorators: str, edited: str) -> None:
     before = source_parts(getattr(load(_decorated(decorators)), run), carried=False)
     after = source_parts(getattr(load(_decorated(edited)), run), carried=False)
     assert after.keys() == before.keys()

@@ -8,7 +8,7 @@ import gc
 import re
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from types import SimpleNamespace
@@ -973,6 +973,20 @@ class FakeDiskCache:
         self.error_of_write: Exception | None = None
         self.choice_by_key: dict[Any, Any] = {}
 
+    def check(self, autotuner: Any, tuning_key: Any, bench_fn: Callable[[], None]) -> bool:
+        """Do what ``Autotuner.check_disk_cache`` does, with a dict in place of the disk."""
+        self.searched_keys.append(tuning_key)
+        if self.error_of_read is not None:
+            raise self.error_of_read
+        if tuning_key in self.choice_by_key:
+            autotuner.cache[tuning_key] = self.choice_by_key[tuning_key]
+            return True
+        bench_fn()
+        if self.error_of_write is not None:
+            raise self.error_of_write
+        self.choice_by_key[tuning_key] = autotuner.cache[tuning_key]
+        return False
+
 
 @pytest.fixture
 def disk(monkeypatch: pytest.MonkeyPatch) -> FakeDiskCache:
@@ -980,17 +994,7 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> FakeDiskCache:
     disk = FakeDiskCache()
 
     def check_disk_cache(self: Any, tuning_key: Any, configs: Any, bench_fn: Any) -> bool:
-        disk.searched_keys.append(tuning_key)
-        if disk.error_of_read is not None:
-            raise disk.error_of_read
-        if tuning_key in disk.choice_by_key:
-            self.cache[tuning_key] = disk.choice_by_key[tuning_key]
-            return True
-        bench_fn()
-        if disk.error_of_write is not None:
-            raise disk.error_of_write
-        disk.choice_by_key[tuning_key] = self.cache[tuning_key]
-        return False
+        return disk.check(self, tuning_key, bench_fn)
 
     monkeypatch.setattr(autotuner_module.Autotuner, "check_disk_cache", check_disk_cache)
     monkeypatch.setattr("pytest_autotune.tuners.triton.internals.autotuners.is_interpreted", lambda autotuner: False)
@@ -1024,20 +1028,22 @@ def test_a_choice_from_tritons_disk_is_a_miss_without_a_tuning(session, disk: Fa
     assert (second.outcomes, second.lookups[0].is_tuned, bench.calls) == (["miss"], False, 0)
 
 
-@pytest.mark.parametrize("is_on_disk", [True, False], ids=["cache_results", "plain"])
-def test_a_miss_whose_candidates_do_not_compile_stays_a_miss(session, disk: FakeDiskCache, is_on_disk: bool) -> None:
+@pytest.mark.parametrize("uses_disk_cache", [True, False], ids=["cache_results", "plain"])
+def test_a_miss_whose_candidates_do_not_compile_stays_a_miss(
+    session, disk: FakeDiskCache, uses_disk_cache: bool
+) -> None:
     kernel = copy_kernel(Refuses(DOES_NOT_COMPILE))
-    kernel.cache_results = is_on_disk
+    kernel.cache_results = uses_disk_cache
     loaded = session(())
 
     failing_call(kernel, DOES_NOT_COMPILE)
 
     assert loaded.outcomes == ["miss"]
-    assert bool(disk.searched_keys) is is_on_disk
+    assert bool(disk.searched_keys) is uses_disk_cache
 
 
 @pytest.mark.parametrize("error", [TypeError("Object of type dtype is not JSON serializable"), OSError(28, "full")])
-def test_a_search_counts_as_tuned_if_tritons_disk_cannot_be_written(session, disk, error: Exception) -> None:
+def test_a_search_is_tuned_if_tritons_disk_cannot_be_written(session, disk, error: Exception) -> None:
     disk.error_of_write = error
     loaded = session(())
 
@@ -1048,7 +1054,7 @@ def test_a_search_counts_as_tuned_if_tritons_disk_cannot_be_written(session, dis
     assert (lookup.outcome, lookup.is_tuned, lookup.entry.is_failure) == (Outcome.MISS, True, False)
 
 
-def test_an_unreadable_disk_cache_of_triton_is_no_failure_of_candidates(session, disk: FakeDiskCache) -> None:
+def test_an_error_of_reading_tritons_disk_fails_no_candidate(session, disk: FakeDiskCache) -> None:
     disk.error_of_read = ValueError("Expecting value: line 1 column 1 (char 0)")
     loaded = session(())
 
