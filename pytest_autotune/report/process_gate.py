@@ -50,6 +50,10 @@ _EQUAL_COMMANDS_ADVICE = (
 )
 
 
+#: The advice if two reports may be of one process.
+_REPEATED_ADVICE = "give each process a folder of its own for its report, and empty it before a second start"
+
+
 @dataclass(frozen=True)
 class JudgedCache:
     """A cache that the processes should have loaded.
@@ -292,6 +296,8 @@ def list_folder_errors(reports: Sequence[ProcessReport], expected_count: int | N
         errors.append("there is no report in the folder (run each pytest process with --autotune-report=FOLDER/)")
     elif expected_count is not None and len(reports) != expected_count:
         errors.append(_describe_wrong_count(len(reports), expected_count))
+    elif expected_count is not None:
+        errors += _list_repeated_processes(reports)
     run_id = run_id or _find_common_run_id(reports)
     for report in reports:
         error = _find_run_error(report, run_id)
@@ -322,6 +328,24 @@ def list_equal_commands(reports: Sequence[ProcessReport], expected_count: int | 
                 f"{count} reports have the same command, so some may be of an earlier run: "
                 f"{key.command} ({_EQUAL_COMMANDS_ADVICE})"
             )
+    return lines
+
+
+def _list_repeated_processes(reports: Sequence[ProcessReport]) -> list[str]:
+    """Return a line for each report whose process may have another report, too.
+
+    A CI job may start a process again: ``pytest ... || pytest ...``. The two reports then stand for one process, and
+    the report of another process may be missing, although there are as many reports as the user expects.
+    """
+    lines = []
+    for number, report in enumerate(reports):
+        for earlier in reports[:number]:
+            if report.may_be_same_process(earlier):
+                lines.append(
+                    f"{earlier.path} and {report.path} may be of one process, so the report of another process may be "
+                    f"missing ({_REPEATED_ADVICE})"
+                )
+                break
     return lines
 
 

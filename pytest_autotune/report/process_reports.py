@@ -102,6 +102,18 @@ class ProcessReport:
         """The facts that are equal in the report of a later attempt which repeats the process."""
         return RetryKey(self.ci_run.job, self.ci_run.command, self.ci_run.folder, os.path.dirname(self.path))
 
+    def may_be_same_process(self, other: ProcessReport) -> bool:
+        """Whether another report may be of the same process, which its CI job has started twice.
+
+        Two processes may have one retry key, because an environment variable selects their tests. They run different
+        tests then. A report without lookups does not tell which tests ran.
+        """
+        if self.record is None or other.record is None or self.retry_key != other.retry_key:
+            return False
+        own_tests = {lookup.test for lookup in self.record.collected.lookups}
+        other_tests = {lookup.test for lookup in other.record.collected.lookups}
+        return not own_tests or not other_tests or not own_tests.isdisjoint(other_tests)
+
 
 def list_report_files(folder: str) -> list[Path]:
     """Return the JSON files in a folder and in its subfolders, sorted.

@@ -251,8 +251,44 @@ def test_gate_warns_if_two_reports_are_of_the_same_command(gate: Gate) -> None:
     assert line.endswith(" give all processes of one run the same AUTOTUNE_RUN_ID, and the next run another)")
     assert gate.judge("--expect=2") == 1
     assert line in gate.lines
-    assert gate.judge("--expect=3") == 0
-    assert line not in gate.lines, "shards that an environment variable selects have one command, too"
+
+
+#: A part whose test an environment variable selects.
+SELECTED_BY_VARIABLE = """
+import os
+
+if os.environ.get("SHARD") == "1":
+    def test_first(tune): tune("lib.a", M=0)
+else:
+    def test_second(tune): tune("lib.b", M=0)
+"""
+
+
+def test_shards_that_a_variable_selects_pass_the_gate_in_one_folder(gate: Gate) -> None:
+    gate.suite.write(test_shard=SELECTED_BY_VARIABLE)
+    gate.run_parts("test_shard.py", SHARD="1")
+    gate.run_parts("test_shard.py", SHARD="2")
+
+    assert gate.judge("--expect=2") == 0
+    assert not [line for line in gate.lines if "same command" in line]
+
+
+@pytest.mark.parametrize("variables", [{}, {"GITHUB_RUN_ID": "7", "GITHUB_RUN_ATTEMPT": "1"}], ids=["no CI", "CI"])
+@pytest.mark.parametrize("shard", [SELECTED_BY_VARIABLE, SKIPPED.format(name="c")], ids=["lookups", "no lookup"])
+def test_a_repeated_process_does_not_count_as_a_missing_process(
+    gate: Gate, monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], shard: str
+) -> None:
+    """The job of one part starts its command twice, and the job of another part is lost."""
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    gate.suite.write(test_shard=shard)
+    gate.run_parts("test_a.py", "test_shard.py", "test_shard.py", SHARD="2", **variables)
+
+    assert gate.judge("--expect=3") == 1
+    (line,) = [line for line in gate.lines if "may be of one process" in line]
+    assert line.startswith("FAILED: reports/")
+    assert main(["prune", "cache.textproto", "--reports=reports/", "--expect=3"]) == 4
+    assert gate.suite.cache.read_text().count("entries {") == 6
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[]", '{"format_version": 2}', '{"format_version": 1, "finished": true}'])
