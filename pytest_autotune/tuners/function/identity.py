@@ -57,6 +57,7 @@ from pytest_autotune.tuners.source.functions import (
     python_function,
     unwrap_attribute,
     unwrapped,
+    without_memo,
 )
 from pytest_autotune.tuners.source.libraries import Libraries, is_library_code
 from pytest_autotune.tuners.source.module_text import check_module_not_edited, read_imported_modules
@@ -141,7 +142,7 @@ def list_sources(source: object, *callbacks: object) -> tuple[object, ...]:
         if callback is None:
             continue
         with UncacheableErrors():
-            callback = _replace_method_by_class(callback)
+            callback = _replace_method_by_class(without_memo(callback))
         if _is_class_of_user(_without_arguments(callback)):
             sources.append(callback)
             continue
@@ -266,7 +267,7 @@ def read_source_argument(source: object) -> DigestedSource | None:
         content = source.read_bytes().replace(b"\r\n", b"\n")
         return _build_text_source(source.name, content.decode("utf-8", "surrogateescape"))
     with UncacheableErrors():
-        source = _replace_method_by_class(source)
+        source = _replace_method_by_class(without_memo(source))
         bound_kernel = _BoundKernel.build(source)
     # A callable of a library, such as an object of a torch.nn.Module, has no function of its own to read.
     try:
@@ -593,7 +594,7 @@ def find_first_argument(function: object, args: Sequence[object], kwargs: Mappin
 def _without_arguments(source: object) -> object:
     """Return the function inside a ``partial``, or inside several."""
     while is_instance(source, partial):
-        source = source.func
+        source = without_memo(source.func)
     return source
 
 

@@ -92,6 +92,7 @@ from pytest_autotune.tuners.source.functions import (
     read_attribute,
     unwrap_attribute,
     unwrapped,
+    without_memo,
 )
 from pytest_autotune.tuners.source.libraries import Libraries, is_library_code, is_made_class
 from pytest_autotune.tuners.source.module_text import (
@@ -413,6 +414,7 @@ class CodeDigests:
         """
         if is_code(value) and not is_instance(value, ModuleType):
             return None
+        value = without_memo(value)
         if is_builtin_function(value):
             return self._describe_value(value, name)
         return self.describe_code_in(value, _list_names_below(name, source.whole_names), name)
@@ -710,6 +712,7 @@ class CodeDigests:
             ``value.sub.launch()``. By default, the function uses the value as a whole.
         :param path: the name of the value in the source; empty if the source has no name for it.
         """
+        value = without_memo(value)
         inner = unwrapped(value)
         if inner is not value:
             # Code reads the inner value as ``POLICY.value``, so its names begin with ``value``.
@@ -915,6 +918,7 @@ class CodeDigests:
         for name, value in sorted(attributes.items()):
             if name in enum_members:
                 continue
+            value = without_memo(value)
             # The text of the class has the first value of an attribute that a digested function assigns.
             is_assigned = bool(class_text) and self._ignored.has_attribute(cls, name)
             # The function may assign the attribute of another class. Then the methods of this class use the object.
@@ -1163,6 +1167,7 @@ class CodeDigests:
 
         :param path: the name of the value in the source; empty if the source has no name for it.
         """
+        value = without_memo(value)
         inner = unwrapped(value)
         if is_instance(inner, type):
             # In tl.constexpr(Config), the class counts.
@@ -1541,6 +1546,7 @@ class CodeDigests:
 
         :param name: the name of the attribute; empty for an item of a tuple or an argument of a partial.
         """
+        value = without_memo(value)
         if is_instance(value, ModuleType):
             return self._describe_module(value, [WHOLE_OBJECT])
         if is_instance(value, BOUND_METHODS):

@@ -20,6 +20,7 @@ from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE, CO_GENERATOR
 from pathlib import Path
 from types import (
     BuiltinMethodType,
+    DynamicClassAttribute,
     FunctionType,
     MappingProxyType,
     MethodType,
@@ -37,6 +38,7 @@ from pytest_autotune.tuners.source.attributes import (
     class_name,
     find_in_class,
     find_owner,
+    is_descriptor,
     is_instance,
     is_scalar,
     module_attributes,
@@ -95,6 +97,8 @@ _KERNEL_WITH_GRID = "KernelInterface.__getitem__.<locals>.<lambda>"
 #: The attribute that has the function or kernel, by the package of an object's class: in Numba's ``kernel[32, 128]``,
 #: in a ``numpy.vectorize``, in a ``torch.jit.script``.
 _ATTRIBUTE_BY_PACKAGE = {"numba": "dispatcher", "numpy": "pyfunc", "torch": "_torchdynamo_inline"}
+#: The class of the memos that ``functools.cache`` and ``lru_cache`` make.
+_MEMO = type(lru_cache(len))
 #: The methods by which a function, a kernel or a method of a class is used: ``f(x)``, ``f[grid](x)``, ``f.run(x)`` and
 #: ``obj.f``.
 _USES_OF_FUNCTIONS = ("__call__", "__getitem__", "run", "__get__")
@@ -237,6 +241,18 @@ def python_function(value: object) -> FunctionType | None:
     return None
 
 
+def without_memo(value: object) -> object:
+    """Return the class, object or library function inside a memo or ``staticmethod``; other values as they are.
+
+    ``functools.cache`` and ``lru_cache`` make memos. A Python function stays inside: see :func:`list_layers`.
+    """
+    for _ in range(_MAX_LAYERS):
+        if not is_instance(value, (_MEMO, staticmethod)) or python_function(value) is not None:
+            break
+        value = read_stored(value, "__wrapped__", value)
+    return value
+
+
 def find_generic_class(value: object) -> type | None:
     """Return the class ``A`` that an alias such as ``A[int]`` has the attributes of; None for other values."""
     if class_module(type(value)) not in ("typing", "types"):
@@ -331,14 +347,19 @@ def is_code(value: object) -> bool:
 
 def unwrap_attribute(value: object) -> object:
     """Return the function inside an attribute of a class: of a property, a class method and the like."""
-    if is_instance(value, property):
+    value = without_memo(value)
+    if is_instance(value, (property, DynamicClassAttribute)):
         return value.fget
     if is_instance(value, (cached_property, partialmethod, singledispatchmethod)):
         return value.func
     # Such as kernel.run, which stands for the kernel.
     if is_instance(value, MethodType) and python_function(value) is not None:
         return value
-    return read_stored(value, "__func__", value)
+    inner = read_stored(value, "__func__", value)
+    # Such as a property inside a class method.
+    if inner is not value and is_descriptor(inner) and type(inner) is not FunctionType:
+        return unwrap_attribute(inner)
+    return inner
 
 
 def list_other_functions(value: object) -> dict[str, object]:
@@ -346,7 +367,7 @@ def list_other_functions(value: object) -> dict[str, object]:
 
     A property may have a setter and a deleter, and a ``singledispatchmethod`` has a function for each class.
     """
-    if is_instance(value, property):
+    if is_instance(value, (property, DynamicClassAttribute)):
         accessors = {"setter": value.fset, "deleter": value.fdel}
         return {name: accessor for name, accessor in accessors.items() if accessor is not None}
     if is_instance(value, singledispatchmethod):

@@ -43,6 +43,7 @@ from pytest_autotune.tuners.source.functions import (
     list_other_functions,
     python_function,
     unwrap_attribute,
+    without_memo,
 )
 from pytest_autotune.tuners.source.libraries import Libraries
 from pytest_autotune.tuners.source.values import AssignedNames, UsedValues
@@ -290,7 +291,7 @@ class ReachedObjects:
         for stored_name in stored_names:
             cls = find_owner(use.cls, stored_name)
             if cls is not None and not self._ignored.has_object_of_class(cls, stored_name):
-                in_class = class_attributes(cls)[stored_name]
+                in_class = without_memo(class_attributes(cls)[stored_name])
                 if is_instance(in_class, ModuleType):
                     return in_class
                 # A descriptor is not the value: Python calls its __get__. So it counts as a ReachedMember.
