@@ -9,6 +9,7 @@ import itertools
 import os
 import subprocess
 import sys
+import warnings
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -1075,3 +1076,72 @@ def test_a_called_module_edited_after_its_import_is_uncacheable(
     os.utime(path, (time_s, time_s))
     with pytest.raises(UncacheableError, match="edited since it was imported"):
         read_source_argument(subject)
+
+
+BACKSLASH = r'''
+def leaf(n):
+    """Computes \sum_i x_i."""
+    return n + 1
+class Op:
+    """Computes \prod_i x_i."""
+    def launch(self, n): return leaf(n)
+op = Op()
+def kernel(n): return op.launch(n) + len(op) + (lambda m: leaf(m))(n)
+work = lambda n: leaf(n)
+'''
+
+
+@pytest.mark.parametrize("name", ["kernel", "work", "Op"])
+def test_a_test_sees_no_warnings_of_the_parser(load, recwarn: pytest.WarningsRecorder, name: str) -> None:
+    """Python has warned of the backslashes at the import. A filter of a test may make errors of such warnings."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        first, edited = load(BACKSLASH), load(BACKSLASH.replace("n + 1", "n + 2"))
+    warnings.simplefilter("always")
+
+    before = source_text(getattr(first, name))
+
+    assert list(recwarn) == []
+    warnings.simplefilter("error")
+    assert source_text(getattr(edited, name)) not in (before, None)
+
+
+@pytest.mark.parametrize("decorator", ["", "@(lambda function: function)\n"])
+def test_a_form_feed_before_a_function_is_no_source_change(digest_of, decorator: str) -> None:
+    source = KERNEL.replace("def helper", f"{decorator}def helper").replace("def kernel", f"{decorator}def kernel")
+    with_form_feeds = source
+    for line in ("def helper", "def kernel"):
+        with_form_feeds = with_form_feeds.replace(decorator + line, f"\f{decorator}{line}")
+
+    assert with_form_feeds.count("\f") == 2
+    assert digest_of(with_form_feeds) == digest_of(source)
+
+
+TEMPLATE = """
+SCALE = 3
+def fill(path):
+    text = open(path).read().replace("SCALE", str(SCALE))
+    names = {}
+    exec(compile(text, path, "exec"), names)
+    return names
+"""
+
+
+@pytest.mark.parametrize("definition", ["def kernel(n):\n    return n * SCALE\n", "kernel = lambda n: n * SCALE\n"])
+def test_code_that_exec_makes_of_a_template_has_no_digest(load, tmp_path: Path, definition: str) -> None:
+    """The file that the code names has another text than the code."""
+    template = tmp_path / "kernel.py.template"
+    template.write_text(definition)
+    os.utime(template, (1e9, 1e9))
+    kernel = load(TEMPLATE).fill(str(template))["kernel"]
+
+    with pytest.raises(UncacheableError, match="cannot be read"):
+        source_digest(kernel)
+
+
+def test_code_that_exec_makes_of_a_whole_file_has_a_digest(load, tmp_path: Path) -> None:
+    path = tmp_path / "generated.py"
+    path.write_text("def kernel(n):\n    return n * 3\n")
+    generated = load(TEMPLATE).fill(str(path))["kernel"]
+
+    assert source_digest(generated) == source_digest(load("def kernel(n):\n    return n * 3\n").kernel)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import functools
 import os
 import subprocess
@@ -13,7 +14,7 @@ import torch
 
 from pytest_autotune.cache.model import UncacheableError
 from pytest_autotune.tuners.function.identity import list_sources, source_text
-from pytest_autotune.tuners.source.source_digest import source_digest, source_parts, stable_value
+from pytest_autotune.tuners.source.source_digest import read_source, source_digest, source_parts, stable_value
 from tests.test_source_digest import load
 
 __all__ = ["load"]
@@ -1205,3 +1206,105 @@ def test_using_a_method_edited_after_its_import_is_uncacheable(load) -> None:
     os.utime(path, (2**32, 2**32))
     with pytest.raises(UncacheableError, match="edited since it was imported"):
         source_digest(module.kernel)
+
+
+#: Where a function may find a memo or static method: the module, a tuple, the class and the object of its method.
+PLACES_OF_MEMOS = [
+    "STORED = MEMO\ndef kernel(n):\n    return USED\n",
+    "ITEMS = (MEMO, 1)\ndef kernel(n):\n    STORED = ITEMS[0]\n    return USED\n",
+    "def kernel(n, STORED=MEMO):\n    return USED\n",
+    """
+class Tool:
+    STORED = MEMO
+    def run(self, n):
+        STORED = self.STORED
+        return USED
+tool = Tool()
+def kernel(n):
+    return tool.run(n)
+""",
+    """
+class Tool:
+    def __init__(self):
+        self.stored = MEMO
+    def run(self, n):
+        STORED = self.stored
+        return USED
+tool = Tool()
+def kernel(n):
+    return tool.run(n)
+""",
+]
+INSIDE_MEMO = """
+import functools
+def leaf(n): return n + 1
+def shifted(m, n): return leaf(n) + m
+class Op:
+    def launch(self, n): return leaf(n)
+    def __call__(self, n): return leaf(n)
+"""
+
+
+@pytest.mark.parametrize("carried", [False, True], ids=["tune", "kernel"])
+@pytest.mark.parametrize("place", PLACES_OF_MEMOS, ids=["global", "tuple", "default", "class", "object"])
+@pytest.mark.parametrize("memo", ["functools.cache(INNER)", "functools.lru_cache(4)(INNER)", "staticmethod(INNER)"])
+@pytest.mark.parametrize(
+    ("inner", "used"),
+    [
+        ("Op", "STORED().launch(n)"),
+        ("Op()", "STORED(n)"),
+        ("Op().launch", "STORED(n)"),
+        ("functools.partial(shifted, 1)", "STORED(n)"),
+    ],
+    ids=["class", "object", "method", "partial"],
+)
+def test_code_inside_a_memo_or_static_method_counts(
+    load, carried: bool, place: str, memo: str, inner: str, used: str
+) -> None:
+    source = INSIDE_MEMO + place.replace("MEMO", memo).replace("INNER", inner).replace("USED", used)
+
+    def digest(text: str) -> str:
+        return read_source(load(text).kernel, carried=carried).digest
+
+    before = digest(source)
+    assert digest(source) == before
+    assert digest(source.replace("return n + 1", "return n + 2")) != before
+
+
+@pytest.mark.parametrize("callback", ["Op", "functools.partial(shifted, 1)", "functools.partial(Op)"])
+def test_a_callback_inside_a_memo_counts(load, callback: str) -> None:
+    source = f"{INSIDE_MEMO}work = functools.cache({callback})\n"
+
+    def digests(text: str) -> list[str | None]:
+        return [source_text(part) for part in list_sources(None, load(text).work)]
+
+    before = digests(source)
+    assert before != []
+    assert digests(source.replace("return n + 1", "return n + 2")) != before
+
+
+PROPERTY = """
+import enum, types
+def leaf(n): return n + 1
+class Op:
+    DECORATORS
+    def impl(self): return leaf
+    def launch(self, n): return self.impl(n)
+op = Op()
+def kernel(n): return USED
+"""
+
+
+@pytest.mark.parametrize("used", ["op.launch(n)", "len(op)"], ids=["member", "object"])
+@pytest.mark.parametrize(
+    "edit", [("n + 1", "n + 2"), ("return leaf", "return len and leaf")], ids=["helper", "property"]
+)
+@pytest.mark.parametrize(
+    "decorators", ["@classmethod\n    @property", "@types.DynamicClassAttribute", "@enum.property"]
+)
+def test_properties_of_classes_and_of_enums_count(load, used: str, edit: tuple[str, str], decorators: str) -> None:
+    if "enum" in decorators and not hasattr(enum, "property"):
+        pytest.skip("enum.property is new in Python 3.11")
+    source = PROPERTY.replace("DECORATORS", decorators).replace("USED", used)
+    before = source_digest(load(source).kernel)
+    assert source_digest(load(source.replace(*edit)).kernel) != before

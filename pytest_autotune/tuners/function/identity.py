@@ -11,7 +11,6 @@ the values that belong to one call: values in closures and defaults of functions
 
 from __future__ import annotations
 
-import ast
 import enum
 import inspect
 import json
@@ -49,6 +48,7 @@ from pytest_autotune.tuners.source.code_text import (
     read_function,
     syntax_text,
 )
+from pytest_autotune.tuners.source.compiled_code import parse
 from pytest_autotune.tuners.source.functions import (
     closure_cells,
     is_extension_function,
@@ -460,7 +460,7 @@ def _read_or_none(bound_kernel: _BoundKernel) -> DigestedSource | None:
 
 def _read_module(module: ModuleType) -> DigestedSource:
     """Return the source of a module and of the user's modules that it imports."""
-    tree = ast.parse(inspect.getsource(module))
+    tree = parse(inspect.getsource(module))
     text = syntax_text(tree)
     package = getattr(module, "__package__", None) or ""
     imported_texts = read_imported_modules(list_imports(tree), package, Libraries(root=None))

@@ -27,7 +27,7 @@ from weakref import WeakKeyDictionary
 from pytest_autotune.cache.errors import is_from_signal_handler
 from pytest_autotune.cache.model import UncacheableError
 from pytest_autotune.tuners import STARTED_S
-from pytest_autotune.tuners.source.compiled_code import is_in_source, list_lambdas
+from pytest_autotune.tuners.source.compiled_code import is_in_source, list_lambdas, parse, without_warnings
 from pytest_autotune.tuners.source.functions import qualified_name
 
 #: Fields that follow from other fields, or that describe how a statement is written.
@@ -259,6 +259,7 @@ def read_function(function: FunctionType, kept_source: str = "") -> FunctionText
     if text is not None and text.code is function.__code__ and text.kept_source == kept_source:
         return text
     if function.__code__.co_name == "<lambda>":
+        _check_file(function)
         text = _read_lambda(function.__code__, kept_source, qualified_name(function))
     else:
         text = _build_function_text(function.__code__, kept_source, _parse_definition(function, kept_source))
@@ -325,6 +326,7 @@ def find_definition(function: FunctionType) -> ast.AST:
     :raises UncacheableError: if the source cannot be read, or its file was edited after the import.
     """
     if function.__code__.co_name == "<lambda>":
+        _check_file(function)
         return _find_lambda(function.__code__, qualified_name(function))
     return _parse_definition(function, "")
 
@@ -334,7 +336,8 @@ def _parse_definition(function: FunctionType, kept_source: str) -> ast.AST:
     name = qualified_name(function)
     try:
         # The source of the code: for a function, inspect would return the source of its __wrapped__.
-        source = kept_source or "".join(inspect.getsourcelines(function.__code__)[0])
+        with without_warnings():
+            source = kept_source or "".join(inspect.getsourcelines(function.__code__)[0])
         node = parse_first_statement(source)
     except SOURCE_ERRORS:
         raise UnreadableSourceError(f"the source of {name} cannot be read") from None
@@ -344,17 +347,38 @@ def _parse_definition(function: FunctionType, kept_source: str) -> ast.AST:
     # The source may be that of another function: Python 3.13 takes code of exec() for lines of another "<string>".
     if getattr(node, "name", None) != function.__code__.co_name:
         raise UnreadableSourceError(f"the source of {name} cannot be read")
+    _check_file(function)
     check_not_edited(function.__code__, name)
     return node
 
 
+def _check_file(function: FunctionType) -> None:
+    """Check that the code of a function comes from the file that the code names.
+
+    It may come from another text: ``exec(compile(text, path, "exec"))`` may name the path of a template.
+
+    :raises UnreadableSourceError: if the code comes from another text.
+    """
+    code = function.__code__
+    # For speed: an import made the function.
+    if function.__globals__.get("__file__") == code.co_filename:
+        return
+    try:
+        is_readable = is_in_source(code, "".join(inspect.findsource(code)[0]))
+    except SOURCE_ERRORS:
+        is_readable = False
+    if not is_readable:
+        raise UnreadableSourceError(f"the source of {qualified_name(function)} cannot be read")
+
+
 def parse_first_statement(source: str) -> ast.stmt:
-    """Parse a source that may be indented."""
+    """Parse a source that may be indented, and may begin with form feeds."""
+    source = source.lstrip("\f")
     if source[:1].isspace():
-        block = ast.parse(f"if 1:\n{source}").body[0]
+        block = parse(f"if 1:\n{source}").body[0]
         assert isinstance(block, ast.If)
         return block.body[0]
-    return ast.parse(source).body[0]
+    return parse(source).body[0]
 
 
 def check_not_edited(code: CodeType, name: str) -> None:

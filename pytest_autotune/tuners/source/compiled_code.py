@@ -7,8 +7,12 @@ source is compiled again, and its code is compared with the function's code.
 from __future__ import annotations
 
 import ast
+import os
 import sys
+import threading
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import lru_cache
 from types import CodeType
 from typing import Any
@@ -17,6 +21,32 @@ from typing import Any
 _FAR_LINE = 1 << 24
 #: The function that pytest calls after each assertion that holds, if the suite's configuration says so.
 _PASS_HOOK = "_call_assertion_pass"
+#: Only one thread at a time changes the warning filters, which all threads share.
+_filters_lock = threading.RLock()
+# No other thread holds the lock while the process forks, because the child could never take it then.
+os.register_at_fork(
+    before=_filters_lock.acquire, after_in_parent=_filters_lock.release, after_in_child=_filters_lock.release
+)
+
+
+@contextmanager
+def without_warnings() -> Iterator[None]:
+    r"""Parse source inside this ``with`` block without the warnings of Python's parser, such as that of ``"\sum"``.
+
+    The import of the file has given them already. The filters of a test may make errors of them.
+    """
+    with _filters_lock, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+def parse(source: str | bytes) -> ast.Module:
+    """Parse a source without warnings.
+
+    :raises SyntaxError, ValueError: if the source is no Python code.
+    """
+    with without_warnings():
+        return ast.parse(source)
 
 
 def is_in_source(code: CodeType, source: str) -> bool:
@@ -28,8 +58,7 @@ def is_in_source(code: CodeType, source: str) -> bool:
     """
     for compile_file in (_compile_all, _compile_rewritten):
         try:
-            with warnings.catch_warnings():  # Python and pytest have warned of each assert (a, b) at the import
-                warnings.simplefilter("ignore")
+            with without_warnings():
                 file_codes = compile_file(source)
         except (SyntaxError, ValueError):
             return False
@@ -55,7 +84,7 @@ def list_lambdas(code: CodeType, source: str) -> list[ast.Lambda]:
 
 @lru_cache(maxsize=8)
 def parse_module(source: str) -> ast.Module:
-    return ast.parse(source)
+    return parse(source)
 
 
 def _list_lambdas_in_line(tree: ast.Module, line: int) -> list[ast.Lambda]:
@@ -71,13 +100,14 @@ def _column_of(node: ast.Lambda) -> int:
 def _select_lambdas(source: str, code: CodeType) -> list[ast.Lambda]:
     """Return the lambdas in the line of some code that compile to the same code."""
     # A tree of its own, because its line numbers are changed below. parse_module() keeps its trees.
-    tree = ast.parse(source)
+    tree = parse(source)
     nodes = _list_lambdas_in_line(tree, code.co_firstlineno)
     # Each lambda gets a line of its own: the line tells which code was compiled from which lambda.
     for number, node in enumerate(nodes):
         node.lineno = _FAR_LINE + number
         node.end_lineno = node.lineno + 1
-    code_by_line = {compiled.co_firstlineno: compiled for compiled in _compile_all(tree)}
+    with without_warnings():
+        code_by_line = {compiled.co_firstlineno: compiled for compiled in _compile_all(tree)}
     selected = []
     for node in nodes:
         # Python compiles nothing for a lambda that can never run: (lambda n: n) if __debug__ else (lambda n: -n).
@@ -103,7 +133,7 @@ def _compile_rewritten(source: str) -> tuple[CodeType, ...]:
     rewrite: Any = sys.modules.get("_pytest.assertion.rewrite")
     if rewrite is None:
         return ()
-    tree = ast.parse(source)
+    tree = parse(source)
     rewrite.rewrite_asserts(tree, source.encode(), "<source>")
     return _compile_all(tree)
 

@@ -48,7 +48,7 @@ from pytest_autotune.tuners.source.code_text import (
     parse_first_statement,
     syntax_text,
 )
-from pytest_autotune.tuners.source.compiled_code import parse_module
+from pytest_autotune.tuners.source.compiled_code import parse, parse_module, without_warnings
 from pytest_autotune.tuners.source.functions import python_function
 from pytest_autotune.tuners.source.libraries import Libraries, is_library_module
 
@@ -93,7 +93,7 @@ def _check_constants_not_edited(attributes: Mapping[str, object], filename: str)
     if not may_be_edited(filename):
         return
     try:
-        tree = ast.parse(Path(filename).read_bytes())
+        tree = parse(Path(filename).read_bytes())
     except (OSError, SyntaxError, ValueError):
         return
     assignments = _count_assignments(tree)
@@ -156,7 +156,8 @@ def _read_class_source(cls: type) -> str:
     attributes = {"__module__": class_module(cls), "__qualname__": class_name(cls)}
     if "__firstlineno__" in class_attributes(cls):  # since Python 3.13
         attributes["__firstlineno__"] = class_attributes(cls)["__firstlineno__"]
-    return inspect.getsource(type(class_name(cls).rpartition(".")[2], (), attributes))
+    with without_warnings():
+        return inspect.getsource(type(class_name(cls).rpartition(".")[2], (), attributes))
 
 
 @dataclass(frozen=True)
@@ -436,6 +437,6 @@ def _list_if_any(folders: Iterable[str] | None) -> list[str] | None:
 def _parse_file(path: str) -> ast.Module | None:
     """Return the tree of a source file; None if it cannot be read."""
     try:
-        return ast.parse(Path(path).read_bytes())
+        return parse(Path(path).read_bytes())
     except (OSError, SyntaxError, ValueError):
         return None
