@@ -9,6 +9,7 @@ import itertools
 import os
 import subprocess
 import sys
+import threading
 import warnings
 from contextlib import suppress
 from functools import partial
@@ -1137,6 +1138,48 @@ def test_code_that_exec_makes_of_a_template_has_no_digest(load, tmp_path: Path, 
 
     with pytest.raises(UncacheableError, match="cannot be read"):
         source_digest(kernel)
+
+
+SET_OF_TEXTS = "def kernel(n):\n    return n in {'sum', 'prod', 'max', 'min', 'mean', 'any', 'all'}\n"
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_code_under_another_path_has_a_digest_for_each_hash_seed(tmp_path: Path, seed: int) -> None:
+    """The order of a set in compiled code depends on the hash seed of the process that compiled it."""
+    (tmp_path / "suite.py").write_text(f"{SET_OF_TEXTS}__file__ = '/elsewhere/suite.py'\n")
+    script = "from pytest_autotune.tuners.source.source_digest import source_digest; import suite; "
+    script += "print(source_digest(suite.kernel))"
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])}
+    # The first process writes the bytecode that the second process runs.
+    first, second = (
+        subprocess.run(
+            [sys.executable, "-c", script],
+            env={**environment, "PYTHONHASHSEED": str(hash_seed), "PYTHONDONTWRITEBYTECODE": ""},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for hash_seed in (7, seed)
+    )
+    assert first == second
+
+
+def test_a_thread_that_reads_sources_takes_no_warning_from_another_thread(load) -> None:
+    """All threads share the warning filters."""
+    modules = [load(f"def kernel(n):\n    return n + {number}\n") for number in range(100)]
+    seen = []
+
+    def read_all() -> None:
+        for module in modules:
+            source_digest(module.kernel)
+            seen.append(warnings.filters is filters)
+
+    with warnings.catch_warnings():
+        filters = warnings.filters
+        thread = threading.Thread(target=read_all)
+        thread.start()
+        thread.join()
+    assert seen == [True] * 100
 
 
 def test_code_that_exec_makes_of_a_whole_file_has_a_digest(load, tmp_path: Path) -> None:

@@ -1302,9 +1302,68 @@ def kernel(n): return USED
 @pytest.mark.parametrize(
     "decorators", ["@classmethod\n    @property", "@types.DynamicClassAttribute", "@enum.property"]
 )
-def test_properties_of_classes_and_of_enums_count(load, used: str, edit: tuple[str, str], decorators: str) -> None:
+def test_properties_of_classes_and_enums_count(load, used: str, edit: tuple[str, str], decorators: str) -> None:
     if "enum" in decorators and not hasattr(enum, "property"):
         pytest.skip("enum.property is new in Python 3.11")
     source = PROPERTY.replace("DECORATORS", decorators).replace("USED", used)
     before = source_digest(load(source).kernel)
     assert source_digest(load(source.replace(*edit)).kernel) != before
+
+
+@pytest.mark.parametrize("decorator", ["singledispatchmethod", "partialmethod"])
+def test_a_descriptor_inside_a_class_method_counts_as_a_whole(load, decorator: str) -> None:
+    """The registered function of a ``singledispatchmethod``, and the argument of a ``partialmethod``, count."""
+    source = """
+import functools
+def leaf(n): return n + 1
+def shift(n): return n
+class Op:
+"""
+    if decorator == "singledispatchmethod":
+        source += """
+    @classmethod
+    @functools.singledispatchmethod
+    def launch(cls, n): return n
+    launch.__func__.register(int)(lambda cls, n: leaf(n))
+"""
+    else:
+        source += """
+    def apply(self, function, n): return function(n)
+    launch = classmethod(functools.partialmethod(apply, leaf))
+"""
+    source += "op = Op()\ndef kernel(n): return op.launch(n)\n"
+    before = source_digest(load(source).kernel)
+    assert source_digest(load(source.replace("n + 1", "n + 2")).kernel) != before
+
+
+def test_a_memo_has_the_code_of_an_object_with_an_attribute_fn(load) -> None:
+    """``functools.update_wrapper`` copies the attributes of the object into the memo."""
+    source = """
+import functools
+def leaf(n): return n + 1
+class Op:
+    def __init__(self): self.fn = abs
+    def __call__(self, n): return leaf(n)
+memo = functools.cache(Op())
+def kernel(n): return memo(n)
+"""
+    before = source_digest(load(source).kernel)
+    assert source_digest(load(source.replace("n + 1", "n + 2")).kernel) != before
+
+
+DESCRIPTOR_IN_CLASS_METHOD = """
+def leaf(n): return n + 1
+class Described:
+    def __init__(self, function): self.__func__ = function
+    def __get__(self, obj, cls): return lambda n: leaf(self.__func__(n))
+class Op:
+    launch = classmethod(Described(abs))
+op = Op()
+def kernel(n): return len(op)
+"""
+
+
+@pytest.mark.parametrize("edit", [("n + 1", "n + 2"), ("leaf(self", "-leaf(self")])
+def test_a_descriptor_of_the_user_inside_a_class_method_counts(load, edit: tuple[str, str]) -> None:
+    before = source_digest(load(DESCRIPTOR_IN_CLASS_METHOD).kernel)
+    assert source_digest(load(DESCRIPTOR_IN_CLASS_METHOD.replace(*edit)).kernel) != before

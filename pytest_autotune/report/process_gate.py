@@ -51,7 +51,9 @@ _EQUAL_COMMANDS_ADVICE = (
 
 
 #: The advice if two reports may be of one process.
-_REPEATED_ADVICE = "give each process a folder of its own for its report, and empty it before a second start"
+_REPEATED_ADVICE = (
+    "give each process a folder of its own for its report, and empty the folder before you start the process again"
+)
 
 
 @dataclass(frozen=True)
@@ -332,21 +334,20 @@ def list_equal_commands(reports: Sequence[ProcessReport], expected_count: int | 
 
 
 def _list_repeated_processes(reports: Sequence[ProcessReport]) -> list[str]:
-    """Return a line for each report whose process may have another report, too.
+    """Return a line for each command of which two reports may be of one process.
 
     A CI job may start a process again: ``pytest ... || pytest ...``. The two reports then stand for one process, and
     the report of another process may be missing, although there are as many reports as the user expects.
     """
-    lines = []
+    line_by_key: dict[RetryKey, str] = {}
     for number, report in enumerate(reports):
         for earlier in reports[:number]:
-            if report.may_be_same_process(earlier):
-                lines.append(
+            if report.retry_key not in line_by_key and report.may_be_same_process(earlier):
+                line_by_key[report.retry_key] = (
                     f"{earlier.path} and {report.path} may be of one process, so the report of another process may be "
                     f"missing ({_REPEATED_ADVICE})"
                 )
-                break
-    return lines
+    return list(line_by_key.values())
 
 
 def _describe_wrong_count(count: int, expected_count: int) -> str:

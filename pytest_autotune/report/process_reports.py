@@ -105,14 +105,15 @@ class ProcessReport:
     def may_be_same_process(self, other: ProcessReport) -> bool:
         """Whether another report may be of the same process, which its CI job has started twice.
 
-        Two processes may have one retry key, because an environment variable selects their tests. They run different
-        tests then. A report without lookups does not tell which tests ran.
+        Two processes may have one retry key, because an environment variable selects their tests, or because the jobs
+        of a matrix differ in their GPU or torch. A report in which no test asked does not tell which tests ran.
         """
         if self.record is None or other.record is None or self.retry_key != other.retry_key:
             return False
-        own_tests = {lookup.test for lookup in self.record.collected.lookups}
-        other_tests = {lookup.test for lookup in other.record.collected.lookups}
-        return not own_tests or not other_tests or not own_tests.isdisjoint(other_tests)
+        if self.record.collected.versions != other.record.collected.versions:
+            return False
+        tests, tests_of_other = self.record.tests_that_asked, other.record.tests_that_asked
+        return not tests or not tests_of_other or not tests.isdisjoint(tests_of_other)
 
 
 def list_report_files(folder: str) -> list[Path]:

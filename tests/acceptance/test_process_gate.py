@@ -273,6 +273,14 @@ def test_shards_that_a_variable_selects_pass_the_gate_in_one_folder(gate: Gate) 
     assert not [line for line in gate.lines if "same command" in line]
 
 
+def test_jobs_of_a_matrix_of_gpus_pass_the_gate_in_one_folder(gate: Gate) -> None:
+    gate.suite.run("--autotune-load=cache.textproto", "--autotune-update", TOY_DEVICE="Other GPU")
+    gate.run_parts("test_a.py")
+    gate.run_parts("test_a.py", TOY_DEVICE="Other GPU")
+
+    assert gate.judge("--expect=2") == 0
+
+
 @pytest.mark.parametrize("variables", [{}, {"GITHUB_RUN_ID": "7", "GITHUB_RUN_ATTEMPT": "1"}], ids=["no CI", "CI"])
 @pytest.mark.parametrize("shard", [SELECTED_BY_VARIABLE, SKIPPED.format(name="c")], ids=["lookups", "no lookup"])
 def test_a_repeated_process_does_not_count_as_a_missing_process(

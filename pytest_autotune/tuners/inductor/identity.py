@@ -20,6 +20,7 @@ from typing import Any
 
 from pytest_autotune import devices
 from pytest_autotune.cache.model import Device, Value, Versions
+from pytest_autotune.tuners.source.compiled_code import parse
 from pytest_autotune.tuners.source.libraries import list_versions
 from pytest_autotune.tuners.source.source_digest import digest
 
@@ -209,7 +210,7 @@ def _list_helpers(autotuner: Any) -> list[str]:
     # A kernel without a readable module has no helpers.
     try:
         module_source = Path(autotuner.filename or "").read_text(encoding="utf-8")
-        module = ast.parse(module_source)
+        module = parse(module_source)
     except (OSError, SyntaxError, ValueError):
         return []
     helpers = []

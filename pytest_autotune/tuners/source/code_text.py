@@ -27,7 +27,7 @@ from weakref import WeakKeyDictionary
 from pytest_autotune.cache.errors import is_from_signal_handler
 from pytest_autotune.cache.model import UncacheableError
 from pytest_autotune.tuners import STARTED_S
-from pytest_autotune.tuners.source.compiled_code import is_in_source, list_lambdas, parse, without_warnings
+from pytest_autotune.tuners.source.compiled_code import is_in_source, list_lambdas, parse
 from pytest_autotune.tuners.source.functions import qualified_name
 
 #: Fields that follow from other fields, or that describe how a statement is written.
@@ -259,7 +259,7 @@ def read_function(function: FunctionType, kept_source: str = "") -> FunctionText
     if text is not None and text.code is function.__code__ and text.kept_source == kept_source:
         return text
     if function.__code__.co_name == "<lambda>":
-        _check_file(function)
+        _check_code_is_of_file(function)
         text = _read_lambda(function.__code__, kept_source, qualified_name(function))
     else:
         text = _build_function_text(function.__code__, kept_source, _parse_definition(function, kept_source))
@@ -326,7 +326,7 @@ def find_definition(function: FunctionType) -> ast.AST:
     :raises UncacheableError: if the source cannot be read, or its file was edited after the import.
     """
     if function.__code__.co_name == "<lambda>":
-        _check_file(function)
+        _check_code_is_of_file(function)
         return _find_lambda(function.__code__, qualified_name(function))
     return _parse_definition(function, "")
 
@@ -336,8 +336,7 @@ def _parse_definition(function: FunctionType, kept_source: str) -> ast.AST:
     name = qualified_name(function)
     try:
         # The source of the code: for a function, inspect would return the source of its __wrapped__.
-        with without_warnings():
-            source = kept_source or "".join(inspect.getsourcelines(function.__code__)[0])
+        source = kept_source or "".join(inspect.getsourcelines(function.__code__)[0])
         node = parse_first_statement(source)
     except SOURCE_ERRORS:
         raise UnreadableSourceError(f"the source of {name} cannot be read") from None
@@ -347,12 +346,12 @@ def _parse_definition(function: FunctionType, kept_source: str) -> ast.AST:
     # The source may be that of another function: Python 3.13 takes code of exec() for lines of another "<string>".
     if getattr(node, "name", None) != function.__code__.co_name:
         raise UnreadableSourceError(f"the source of {name} cannot be read")
-    _check_file(function)
+    _check_code_is_of_file(function)
     check_not_edited(function.__code__, name)
     return node
 
 
-def _check_file(function: FunctionType) -> None:
+def _check_code_is_of_file(function: FunctionType) -> None:
     """Check that the code of a function comes from the file that the code names.
 
     It may come from another text: ``exec(compile(text, path, "exec"))`` may name the path of a template.
@@ -360,15 +359,23 @@ def _check_file(function: FunctionType) -> None:
     :raises UnreadableSourceError: if the code comes from another text.
     """
     code = function.__code__
-    # For speed: an import made the function.
+    # For speed: nearly always, an import made the function, so its module names the same file.
     if function.__globals__.get("__file__") == code.co_filename:
         return
-    try:
-        is_readable = is_in_source(code, "".join(inspect.findsource(code)[0]))
-    except SOURCE_ERRORS:
-        is_readable = False
-    if not is_readable:
+    if not _is_code_of_file(code, code.co_filename):
         raise UnreadableSourceError(f"the source of {qualified_name(function)} cannot be read")
+
+
+@lru_cache(maxsize=1024)
+def _is_code_of_file(code: CodeType, filename: str) -> bool:
+    """Whether a file has some code.
+
+    :param filename: the file that the code names. Equal code may name different files.
+    """
+    try:
+        return is_in_source(code, "".join(inspect.findsource(code)[0]))
+    except SOURCE_ERRORS:
+        return False
 
 
 def parse_first_statement(source: str) -> ast.stmt:

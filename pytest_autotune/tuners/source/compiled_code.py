@@ -5,9 +5,11 @@ source is compiled again, and its code is compared with the function's code.
 """
 
 from __future__ import annotations
+import __future__
 
 import ast
 import os
+import re
 import sys
 import threading
 import warnings
@@ -21,6 +23,13 @@ from typing import Any
 _FAR_LINE = 1 << 24
 #: The function that pytest calls after each assertion that holds, if the suite's configuration says so.
 _PASS_HOOK = "_call_assertion_pass"
+#: A text of which Python's parser may warn: an unknown escape such as ``\s``, an octal number above ``\377``, and a
+#: number with a keyword directly behind it.
+_WARNED_TEXT = re.compile(r"""\\[^\n\r\\'"abfnrtvxNuU0-3]|\d(?:and|else|for|if|in|is|not|or)\b""")
+#: The flags of code that stand for ``from __future__`` imports.
+_FUTURE_FLAGS = 0
+for _name in __future__.all_feature_names:
+    _FUTURE_FLAGS |= getattr(__future__, _name).compiler_flag
 #: Only one thread at a time changes the warning filters, which all threads share.
 _filters_lock = threading.RLock()
 # No other thread holds the lock while the process forks, because the child could never take it then.
@@ -30,11 +39,17 @@ os.register_at_fork(
 
 
 @contextmanager
-def without_warnings() -> Iterator[None]:
-    r"""Parse source inside this ``with`` block without the warnings of Python's parser, such as that of ``"\sum"``.
+def without_warnings(source: str) -> Iterator[None]:
+    r"""Parse a source inside this ``with`` block without the warnings of Python's parser, such as that of ``"\sum"``.
 
-    The import of the file has given them already. The filters of a test may make errors of them.
+    The import of the file has already shown these warnings. The filters of a test may turn them into errors.
+
+    Most sources cause no warning. Then the filters are not touched, because all threads share them: a thread that waits
+    for a warning could miss it.
     """
+    if not _WARNED_TEXT.search(source):
+        yield
+        return
     with _filters_lock, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
@@ -45,7 +60,11 @@ def parse(source: str | bytes) -> ast.Module:
 
     :raises SyntaxError, ValueError: if the source is no Python code.
     """
-    with without_warnings():
+    text = source
+    if isinstance(text, bytes):
+        # The texts that cause warnings are ASCII, so any encoding finds them.
+        text = text.decode("latin-1")
+    with without_warnings(text):
         return ast.parse(source)
 
 
@@ -56,10 +75,14 @@ def is_in_source(code: CodeType, source: str) -> bool:
 
     :param source: the text of the function's file.
     """
+    # A notebook and a doctest compile their source with flags that the source does not show.
+    flags = code.co_flags & _FUTURE_FLAGS | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
     for compile_file in (_compile_all, _compile_rewritten):
         try:
-            with without_warnings():
-                file_codes = compile_file(source)
+            # The compiler also warns of code such as assert (a, b).
+            with _filters_lock, warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                file_codes = compile_file(source, flags)
         except (SyntaxError, ValueError):
             return False
         for file_code in file_codes:
@@ -106,7 +129,7 @@ def _select_lambdas(source: str, code: CodeType) -> list[ast.Lambda]:
     for number, node in enumerate(nodes):
         node.lineno = _FAR_LINE + number
         node.end_lineno = node.lineno + 1
-    with without_warnings():
+    with without_warnings(source):
         code_by_line = {compiled.co_firstlineno: compiled for compiled in _compile_all(tree)}
     selected = []
     for node in nodes:
@@ -118,9 +141,12 @@ def _select_lambdas(source: str, code: CodeType) -> list[ast.Lambda]:
 
 
 @lru_cache(maxsize=8)
-def _compile_all(source: str | ast.Module) -> tuple[CodeType, ...]:
-    """Return the code of a module, and of all functions and classes in it."""
-    codes: list[CodeType] = [compile(source, "<source>", "exec", dont_inherit=True)]
+def _compile_all(source: str | ast.Module, flags: int = 0) -> tuple[CodeType, ...]:
+    """Return the code of a module, and of all functions and classes in it.
+
+    :param flags: see ``compile``.
+    """
+    codes: list[CodeType] = [compile(source, "<source>", "exec", flags, dont_inherit=True)]
     # The list grows in the loop: the code of a function is a constant of the code around it.
     for code in codes:
         codes += [constant for constant in code.co_consts if isinstance(constant, CodeType)]
@@ -128,33 +154,34 @@ def _compile_all(source: str | ast.Module) -> tuple[CodeType, ...]:
 
 
 @lru_cache(maxsize=8)
-def _compile_rewritten(source: str) -> tuple[CodeType, ...]:
+def _compile_rewritten(source: str, flags: int) -> tuple[CodeType, ...]:
     """Return the code of a module in which pytest rewrites the assertions; nothing outside of pytest."""
     rewrite: Any = sys.modules.get("_pytest.assertion.rewrite")
     if rewrite is None:
         return ()
     tree = parse(source)
     rewrite.rewrite_asserts(tree, source.encode(), "<source>")
-    return _compile_all(tree)
+    return _compile_all(tree, flags)
 
 
 def _is_same_code(code: CodeType, file_code: CodeType) -> bool:
     """Whether two pieces of code do the same, wherever they stand."""
     return (
         code.co_code == file_code.co_code
-        and repr(_list_constants(code)) == repr(_list_constants(file_code))
+        and _describe_constant(code) == _describe_constant(file_code)
         and code.co_names == file_code.co_names
         and code.co_varnames == file_code.co_varnames
         and code.co_freevars == file_code.co_freevars
     )
 
 
-def _list_constants(code: CodeType) -> list[object]:
-    """Return the constants of some code, with the constants of the functions inside it in place of their code."""
-    constants: list[object] = []
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            constants.append(_list_constants(constant))
-        else:
-            constants.append(constant)
-    return constants
+def _describe_constant(constant: object) -> str:
+    """Return the text of a constant of some code. The constant may be the code of an inner function."""
+    if isinstance(constant, CodeType):
+        return f"code({', '.join(map(_describe_constant, constant.co_consts))})"
+    if isinstance(constant, tuple):
+        return f"({', '.join(map(_describe_constant, constant))})"
+    if isinstance(constant, frozenset):
+        # The order of a set depends on the hash seed of the process.
+        return f"frozenset({', '.join(sorted(map(_describe_constant, constant)))})"
+    return repr(constant)

@@ -38,7 +38,6 @@ from pytest_autotune.tuners.source.attributes import (
     class_name,
     find_in_class,
     find_owner,
-    is_descriptor,
     is_instance,
     is_scalar,
     module_attributes,
@@ -99,6 +98,8 @@ _KERNEL_WITH_GRID = "KernelInterface.__getitem__.<locals>.<lambda>"
 _ATTRIBUTE_BY_PACKAGE = {"numba": "dispatcher", "numpy": "pyfunc", "torch": "_torchdynamo_inline"}
 #: The class of the memos that ``functools.cache`` and ``lru_cache`` make.
 _MEMO = type(lru_cache(len))
+#: Descriptors of Python's library that call a function of the user, and may stand inside a ``classmethod``.
+_DESCRIPTORS = (property, DynamicClassAttribute, cached_property, partialmethod, singledispatchmethod)
 #: The methods by which a function, a kernel or a method of a class is used: ``f(x)``, ``f[grid](x)``, ``f.run(x)`` and
 #: ``obj.f``.
 _USES_OF_FUNCTIONS = ("__call__", "__getitem__", "run", "__get__")
@@ -164,7 +165,8 @@ def _find_wrapped(value: object) -> object:
         if inner is not None:
             return inner
     names = ["fn", "py_func", "_pyfunc", "__wrapped__"]
-    if _is_data(value):
+    # A memo has a copy of the attributes of the function or object inside.
+    if _is_data(value) or is_instance(value, _MEMO):
         names = ["__wrapped__"]
     package = class_module(type(value)).partition(".")[0]
     if package in _ATTRIBUTE_BY_PACKAGE:
@@ -244,7 +246,8 @@ def python_function(value: object) -> FunctionType | None:
 def without_memo(value: object) -> object:
     """Return the class, object or library function inside a memo or ``staticmethod``; other values as they are.
 
-    ``functools.cache`` and ``lru_cache`` make memos. A Python function stays inside: see :func:`list_layers`.
+    ``functools.cache`` and ``lru_cache`` make memos. A memo or static method of a Python function stays as it is: see
+    :func:`list_layers`.
     """
     for _ in range(_MAX_LAYERS):
         if not is_instance(value, (_MEMO, staticmethod)) or python_function(value) is not None:
@@ -347,7 +350,7 @@ def is_code(value: object) -> bool:
 
 def unwrap_attribute(value: object) -> object:
     """Return the function inside an attribute of a class: of a property, a class method and the like."""
-    value = without_memo(value)
+    value = _without_class_method(without_memo(value))
     if is_instance(value, (property, DynamicClassAttribute)):
         return value.fget
     if is_instance(value, (cached_property, partialmethod, singledispatchmethod)):
@@ -355,11 +358,16 @@ def unwrap_attribute(value: object) -> object:
     # Such as kernel.run, which stands for the kernel.
     if is_instance(value, MethodType) and python_function(value) is not None:
         return value
-    inner = read_stored(value, "__func__", value)
-    # Such as a property inside a class method.
-    if inner is not value and is_descriptor(inner) and type(inner) is not FunctionType:
-        return unwrap_attribute(inner)
-    return inner
+    return read_stored(value, "__func__", value)
+
+
+def _without_class_method(value: object) -> object:
+    """Return the property, or the like, that is inside a ``classmethod``; other values as they are."""
+    if is_instance(value, classmethod):
+        inner: object = read_stored(value, "__func__")
+        if is_instance(inner, _DESCRIPTORS):
+            return inner
+    return value
 
 
 def list_other_functions(value: object) -> dict[str, object]:
@@ -367,6 +375,7 @@ def list_other_functions(value: object) -> dict[str, object]:
 
     A property may have a setter and a deleter, and a ``singledispatchmethod`` has a function for each class.
     """
+    value = _without_class_method(value)
     if is_instance(value, (property, DynamicClassAttribute)):
         accessors = {"setter": value.fset, "deleter": value.fdel}
         return {name: accessor for name, accessor in accessors.items() if accessor is not None}
@@ -380,6 +389,7 @@ def list_other_functions(value: object) -> dict[str, object]:
 
 def list_partial_arguments(value: object) -> list[tuple[str, object]]:
     """Return the arguments in a ``partialmethod``, each with its position or name; none for other values."""
+    value = _without_class_method(value)
     if not is_instance(value, partialmethod):
         return []
     arguments: list[tuple[str, object]] = [(str(position), argument) for position, argument in enumerate(value.args)]

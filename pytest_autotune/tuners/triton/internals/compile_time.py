@@ -26,6 +26,7 @@ from functools import lru_cache
 from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any, NamedTuple
 
+from pytest_autotune.tuners.source.compiled_code import parse
 from pytest_autotune.tuners.source.functions import closure_cells
 from pytest_autotune.tuners.triton.internals.compiler import JIT_MODULE, LANGUAGE_MODULE, find_module
 
@@ -144,7 +145,7 @@ def _find_names(source: str) -> _Names:
 
     :param source: the source as Triton keeps it: it begins with ``def``, without decorators.
     """
-    function = ast.parse(source).body[0]
+    function = parse(source).body[0]
     assert isinstance(function, ast.FunctionDef)
     collector = _NameCollector()
     for default in (*function.args.defaults, *function.args.kw_defaults):
