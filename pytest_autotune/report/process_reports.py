@@ -110,8 +110,11 @@ class ProcessReport:
         """
         if self.record is None or other.record is None or self.retry_key != other.retry_key:
             return False
-        if self.record.collected.versions != other.record.collected.versions:
-            return False
+        versions, versions_of_other = self.record.collected.versions, other.record.collected.versions
+        # A process has the versions only of the libraries whose tuners it asked.
+        for library in versions.keys() & versions_of_other.keys():
+            if versions[library] != versions_of_other[library]:
+                return False
         tests, tests_of_other = self.record.tests_that_asked, other.record.tests_that_asked
         return not tests or not tests_of_other or not tests.isdisjoint(tests_of_other)
 
