@@ -6,6 +6,7 @@ import ast
 import importlib
 import importlib.util
 import itertools
+import linecache
 import os
 import subprocess
 import sys
@@ -1092,12 +1093,29 @@ work = lambda n: leaf(n)
 '''
 
 
+#: Lines of which Python's parser or compiler warns.
+WARNED_LINES = [
+    "",
+    r'X = b"\u1234"',
+    r'X = "\400"',
+    "X = 1if 2else 3",
+    "X = [0xfor x in ()]",
+    "X = 1.if 2 else 3.5jand 4",
+    'X = (lambda x: x is "a"), (lambda x: x is "b")',
+    "assert (X, 1)",
+]
+
+
+@pytest.mark.parametrize("line", WARNED_LINES)
 @pytest.mark.parametrize("name", ["kernel", "work", "Op"])
-def test_a_test_sees_no_warnings_of_the_parser(load, recwarn: pytest.WarningsRecorder, name: str) -> None:
-    """Python has warned of the backslashes at the import. A filter of a test may make errors of such warnings."""
+def test_a_test_sees_no_warnings_of_the_parser(load, recwarn: pytest.WarningsRecorder, name: str, line: str) -> None:
+    """Python has warned of the source at the import. A filter of a test may make errors of such warnings."""
+    source = BACKSLASH
+    if line:
+        source = f"X = 1\n{line}\n" + BACKSLASH.replace("\\", "")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        first, edited = load(BACKSLASH), load(BACKSLASH.replace("n + 1", "n + 2"))
+        first, edited = load(source), load(source.replace("n + 1", "n + 2"))
     warnings.simplefilter("always")
 
     before = source_text(getattr(first, name))
@@ -1180,6 +1198,28 @@ def test_a_thread_that_reads_sources_takes_no_warning_from_another_thread(load) 
         thread.start()
         thread.join()
     assert seen == [True] * 100
+
+
+@pytest.mark.parametrize(
+    ("definition", "edited"),
+    [
+        ("def kernel(x, n): return n", "def kernel(x, *n): return n"),
+        ("def kernel(x): return [y + 1 for y in x]", "def kernel(x): return [y - 1 for y in x]"),
+        ("def kernel(x): return lambda y: abs(y)", "def kernel(x): return lambda y: min(y)"),
+    ],
+    ids=["parameters", "comprehension", "inner name"],
+)
+def test_exec_with_a_small_difference_to_its_file_has_no_digest(
+    load, tmp_path: Path, definition: str, edited: str
+) -> None:
+    path = tmp_path / "generated.py"
+    path.write_text(definition)
+    kernel = load(TEMPLATE).fill(str(path))["kernel"]
+    path.write_text(edited)
+    linecache.checkcache(str(path))
+
+    with pytest.raises(UncacheableError, match="cannot be read"):
+        source_digest(kernel)
 
 
 def test_code_that_exec_makes_of_a_whole_file_has_a_digest(load, tmp_path: Path) -> None:

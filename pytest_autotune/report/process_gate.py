@@ -11,7 +11,7 @@ library or the GPU for their entries. Its report names this reason and is not ju
 from __future__ import annotations
 
 import shlex
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -311,9 +311,8 @@ def list_folder_errors(reports: Sequence[ProcessReport], expected_count: int | N
 def list_equal_commands(reports: Sequence[ProcessReport], expected_count: int | None) -> list[str]:
     """Return a line for each command that has several reports in one folder, if some of them may be old.
 
-    Only reports without a run id count, because a run id tells the reports of an earlier run apart. Several reports of
-    one command may also be shards that an environment variable selects. The list is therefore empty if there are as
-    many reports as the user expects.
+    Only reports without a run id count, because a run id tells the reports of an earlier run apart. The list is empty
+    if there are as many reports as the user expects: :func:`list_folder_errors` has a line for such commands then.
 
     :param expected_count: the number of processes that should have a report; None if the number is not known.
     """
@@ -334,20 +333,27 @@ def list_equal_commands(reports: Sequence[ProcessReport], expected_count: int | 
 
 
 def _list_repeated_processes(reports: Sequence[ProcessReport]) -> list[str]:
-    """Return a line for each command of which two reports may be of one process.
+    """Return a line for each command of which two reports may be of one process, and for each copy of a report.
 
     A CI job may start a process again: ``pytest ... || pytest ...``. The two reports then stand for one process, and
     the report of another process may be missing, although there are as many reports as the user expects.
     """
-    line_by_key: dict[RetryKey, str] = {}
-    for number, report in enumerate(reports):
-        for earlier in reports[:number]:
-            if report.retry_key not in line_by_key and report.may_be_same_process(earlier):
-                line_by_key[report.retry_key] = (
-                    f"{earlier.path} and {report.path} may be of one process, so the report of another process may be "
-                    f"missing ({_REPEATED_ADVICE})"
-                )
-    return list(line_by_key.values())
+    #: The retry key or the digest of a report -> the paths of the reports with this key or digest.
+    paths_by_key: defaultdict[RetryKey | str, list[str]] = defaultdict(list)
+    for report in reports:
+        # An unusable report has an error of its own.
+        if report.record is not None:
+            paths_by_key[report.retry_key].append(report.path)
+            paths_by_key[report.digest].append(report.path)
+    lines = []
+    for paths in paths_by_key.values():
+        if len(paths) > 1:
+            lines.append(
+                f"{paths[0]} and {paths[1]} may be of one process, so the report of another process may be missing "
+                f"({_REPEATED_ADVICE})"
+            )
+    # A copy in the same folder has a line for its key and one for its digest.
+    return list(dict.fromkeys(lines))
 
 
 def _describe_wrong_count(count: int, expected_count: int) -> str:

@@ -10,6 +10,7 @@ prune`` uses the joint run to find unused entries.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from collections import Counter, defaultdict
@@ -83,6 +84,7 @@ class ProcessReport:
 
     :param path: the path of the report, for messages.
     :param ci_run: the CI run of the process, with the number of its attempt.
+    :param digest: the digest of the bytes of a usable report; else empty.
     :param error: why the report cannot be used, in words; empty for a usable report.
     :param loaded: the caches that the process loaded.
     :param record: the lookups and options of the process; None if the report cannot be used.
@@ -92,6 +94,7 @@ class ProcessReport:
 
     path: str
     ci_run: CiRun = field(default_factory=CiRun)
+    digest: str = ""
     error: str = ""
     loaded: tuple[LoadedCache, ...] = ()
     record: ProcessRecord | None = None
@@ -101,22 +104,6 @@ class ProcessReport:
     def retry_key(self) -> RetryKey:
         """The facts that are equal in the report of a later attempt which repeats the process."""
         return RetryKey(self.ci_run.job, self.ci_run.command, self.ci_run.folder, os.path.dirname(self.path))
-
-    def may_be_same_process(self, other: ProcessReport) -> bool:
-        """Whether another report may be of the same process, which its CI job has started twice.
-
-        Two processes may have one retry key, because an environment variable selects their tests, or because the jobs
-        of a matrix differ in their GPU or torch. A report in which no test asked does not tell which tests ran.
-        """
-        if self.record is None or other.record is None or self.retry_key != other.retry_key:
-            return False
-        versions, versions_of_other = self.record.collected.versions, other.record.collected.versions
-        # A process has the versions only of the libraries whose tuners it asked.
-        for library in versions.keys() & versions_of_other.keys():
-            if versions[library] != versions_of_other[library]:
-                return False
-        tests, tests_of_other = self.record.tests_that_asked, other.record.tests_that_asked
-        return not tests or not tests_of_other or not tests.isdisjoint(tests_of_other)
 
 
 def list_report_files(folder: str) -> list[Path]:
@@ -134,7 +121,8 @@ def read_process_report(path: Path) -> ProcessReport:
     name = str(path)
     # A damaged report may lack any field, or have a field of another type.
     try:
-        report = json.loads(path.read_bytes())
+        content = path.read_bytes()
+        report = json.loads(content)
         if report["format_version"] != FORMAT_VERSION:
             return ProcessReport(name, error=_describe_format_version(report["format_version"]))
         ci_run = _decode_ci_run(report["run"])
@@ -146,6 +134,7 @@ def read_process_report(path: Path) -> ProcessReport:
         return ProcessReport(
             name,
             ci_run,
+            digest=hashlib.sha256(content).hexdigest(),
             loaded=tuple(loaded),
             record=decode_record(report),
             no_part_reason=read_text(report, "took_no_part"),

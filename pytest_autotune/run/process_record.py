@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pytest_autotune.cache.merge import without_candidates
-from pytest_autotune.cache.model import Device, Entry, Identity, Versions
+from pytest_autotune.cache.model import Entry, Identity, Versions
 from pytest_autotune.run.collected import Collected
 from pytest_autotune.run.lookup import SPECIALIZATION, Lookup, Policy
 from pytest_autotune.run.request import RunRequest
@@ -46,15 +46,6 @@ class ProcessRecord:
     modes: Mapping[str, str] = field(default_factory=dict)
     unused: frozenset[Identity] = frozenset()
     initial_entries: frozenset[str] = frozenset()
-
-    @property
-    def tests_that_asked(self) -> frozenset[tuple[str, Device]]:
-        """The node id of each test that asked for a kernel, with the device."""
-        tests = set()
-        for lookup in self.collected.lookups:
-            if lookup.test:
-                tests.add((lookup.test, lookup.problem.device))
-        return frozenset(tests)
 
     @property
     def bypass(self) -> Bypass:

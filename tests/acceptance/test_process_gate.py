@@ -253,34 +253,6 @@ def test_gate_warns_if_two_reports_are_of_the_same_command(gate: Gate) -> None:
     assert line in gate.lines
 
 
-#: A part whose test an environment variable selects.
-SELECTED_BY_VARIABLE = """
-import os
-
-if os.environ.get("SHARD") == "1":
-    def test_first(tune): tune("lib.a", M=0)
-else:
-    def test_second(tune): tune("lib.b", M=0)
-"""
-
-
-def test_shards_that_a_variable_selects_pass_the_gate_in_one_folder(gate: Gate) -> None:
-    gate.suite.write(test_shard=SELECTED_BY_VARIABLE)
-    gate.run_parts("test_shard.py", SHARD="1")
-    gate.run_parts("test_shard.py", SHARD="2")
-
-    assert gate.judge("--expect=2") == 0
-    assert not [line for line in gate.lines if "same command" in line]
-
-
-def test_jobs_of_a_matrix_of_gpus_pass_the_gate_in_one_folder(gate: Gate) -> None:
-    gate.suite.run("--autotune-load=cache.textproto", "--autotune-update", TOY_DEVICE="Other GPU")
-    gate.run_parts("test_a.py")
-    gate.run_parts("test_a.py", TOY_DEVICE="Other GPU")
-
-    assert gate.judge("--expect=2") == 0
-
-
 #: A part whose test skips or asks.
 SKIPS_OR_ASKS = """
 import os, pytest
@@ -288,12 +260,12 @@ import os, pytest
 def test_shard(tune):
     if os.environ.get("SHARD") == "1":
         pytest.skip("the server does not answer")
-    tune("lib.a", M=0)
+    tune("lib.a", M=int(os.environ["SHARD"]))
 """
 
 
 @pytest.mark.parametrize("variables", [{}, {"GITHUB_RUN_ID": "7", "GITHUB_RUN_ATTEMPT": "1"}], ids=["no CI", "CI"])
-@pytest.mark.parametrize("shards", ["2 2", "1 1", "1 2"], ids=["lookups", "no lookup", "lookups after a flaky skip"])
+@pytest.mark.parametrize("shards", ["0 0", "1 1", "1 0"], ids=["lookups", "no lookup", "lookups after a flaky skip"])
 def test_a_repeated_process_does_not_count_as_a_missing_process(
     gate: Gate, monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], shards: str
 ) -> None:
@@ -310,6 +282,28 @@ def test_a_repeated_process_does_not_count_as_a_missing_process(
     assert line.startswith("FAILED: reports/")
     assert main(["prune", "cache.textproto", "--reports=reports/", "--expect=3"]) == 4
     assert gate.suite.cache.read_text().count("entries {") == 6
+
+
+@pytest.mark.parametrize("folders", [("1", "2"), (".", ".")], ids=["two folders", "one folder"])
+def test_shards_that_a_variable_selects_need_folders_of_their_own(gate: Gate, folders: tuple[str, str]) -> None:
+    gate.suite.write(test_shard=SKIPS_OR_ASKS)
+    for shard, folder in zip(("0", "2"), folders, strict=True):
+        addopts = f"--autotune-report=reports/{folder}/"
+        gate.suite.load("test_shard.py", SHARD=shard, PYTEST_ADDOPTS=addopts)
+
+    assert gate.judge("--expect=2", "--max-misses=off") == int(folders == (".", "."))
+
+
+def test_a_copy_of_a_report_does_not_count_as_a_missing_process(gate: Gate) -> None:
+    gate.run_parts("test_a.py", "test_b.py")
+    report = gate.report_of("test_b.py")
+    copied_report = report.parent / "copied" / report.name
+    copied_report.parent.mkdir()
+    copied_report.write_bytes(report.read_bytes())
+
+    assert gate.judge("--expect=3") == 1
+    (line,) = [line for line in gate.lines if "may be of one process" in line]
+    assert f"reports/copied/{report.name}" in line
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[]", '{"format_version": 2}', '{"format_version": 1, "finished": true}'])

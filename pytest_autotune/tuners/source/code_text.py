@@ -27,7 +27,7 @@ from weakref import WeakKeyDictionary
 from pytest_autotune.cache.errors import is_from_signal_handler
 from pytest_autotune.cache.model import UncacheableError
 from pytest_autotune.tuners import STARTED_S
-from pytest_autotune.tuners.source.compiled_code import is_in_source, list_lambdas, parse
+from pytest_autotune.tuners.source.compiled_code import is_in_source, list_lambdas, parse, without_warnings_of_file
 from pytest_autotune.tuners.source.functions import qualified_name
 
 #: Fields that follow from other fields, or that describe how a statement is written.
@@ -336,7 +336,8 @@ def _parse_definition(function: FunctionType, kept_source: str) -> ast.AST:
     name = qualified_name(function)
     try:
         # The source of the code: for a function, inspect would return the source of its __wrapped__.
-        source = kept_source or "".join(inspect.getsourcelines(function.__code__)[0])
+        with without_warnings_of_file(function.__code__.co_filename):
+            source = kept_source or "".join(inspect.getsourcelines(function.__code__)[0])
         node = parse_first_statement(source)
     except SOURCE_ERRORS:
         raise UnreadableSourceError(f"the source of {name} cannot be read") from None

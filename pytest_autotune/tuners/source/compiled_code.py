@@ -8,6 +8,8 @@ from __future__ import annotations
 import __future__
 
 import ast
+import inspect
+import linecache
 import os
 import re
 import sys
@@ -23,9 +25,17 @@ from typing import Any
 _FAR_LINE = 1 << 24
 #: The function that pytest calls after each assertion that holds, if the suite's configuration says so.
 _PASS_HOOK = "_call_assertion_pass"
-#: A text of which Python's parser may warn: an unknown escape such as ``\s``, an octal number above ``\377``, and a
-#: number with a keyword directly behind it.
-_WARNED_TEXT = re.compile(r"""\\[^\n\r\\'"abfnrtvxNuU0-3]|\d(?:and|else|for|if|in|is|not|or)\b""")
+#: Matches each source of which Python's parser may warn. It matches other sources, too. The parser warns of an unknown
+#: escape such as ``\s``, of an octal escape above ``\377``, and of a number with a keyword directly behind it.
+_WARNED_TEXT = re.compile(r"""\\[^\n\r\\'"abfnrtvx0-3]|\b\d[\w.]*(?:and|else|for|if|in|is|not|or)\b""")
+#: The flags of code that say how it takes its arguments, and whether it is a generator or a coroutine.
+_KIND_FLAGS = (
+    inspect.CO_VARARGS
+    | inspect.CO_VARKEYWORDS
+    | inspect.CO_GENERATOR
+    | inspect.CO_COROUTINE
+    | inspect.CO_ASYNC_GENERATOR
+)
 #: The flags of code that stand for ``from __future__`` imports.
 _FUTURE_FLAGS = 0
 for _name in __future__.all_feature_names:
@@ -36,6 +46,14 @@ _filters_lock = threading.RLock()
 os.register_at_fork(
     before=_filters_lock.acquire, after_in_parent=_filters_lock.release, after_in_child=_filters_lock.release
 )
+
+
+@contextmanager
+def _ignored_warnings() -> Iterator[None]:
+    """Ignore the warnings of Python's parser and compiler inside this ``with`` block."""
+    with _filters_lock, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
 
 
 @contextmanager
@@ -50,9 +68,26 @@ def without_warnings(source: str) -> Iterator[None]:
     if not _WARNED_TEXT.search(source):
         yield
         return
-    with _filters_lock, warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with _ignored_warnings():
         yield
+
+
+@contextmanager
+def without_warnings_of_file(filename: str) -> Iterator[None]:
+    """Let ``inspect`` read a file inside this ``with`` block without warnings; see :func:`without_warnings`.
+
+    Python's tokenizer warns since 3.12. To find a class, ``inspect`` parses the whole file before 3.13.
+    """
+    if not _may_warn_of_file(filename):
+        yield
+        return
+    with _ignored_warnings():
+        yield
+
+
+@lru_cache(maxsize=1024)
+def _may_warn_of_file(filename: str) -> bool:
+    return _WARNED_TEXT.search("".join(linecache.getlines(filename))) is not None
 
 
 def parse(source: str | bytes) -> ast.Module:
@@ -79,9 +114,8 @@ def is_in_source(code: CodeType, source: str) -> bool:
     flags = code.co_flags & _FUTURE_FLAGS | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
     for compile_file in (_compile_all, _compile_rewritten):
         try:
-            # The compiler also warns of code such as assert (a, b).
-            with _filters_lock, warnings.catch_warnings():
-                warnings.simplefilter("ignore")
+            # The compiler warns of more than the parser, such as assert (a, b).
+            with _ignored_warnings():
                 file_codes = compile_file(source, flags)
         except (SyntaxError, ValueError):
             return False
@@ -129,7 +163,7 @@ def _select_lambdas(source: str, code: CodeType) -> list[ast.Lambda]:
     for number, node in enumerate(nodes):
         node.lineno = _FAR_LINE + number
         node.end_lineno = node.lineno + 1
-    with without_warnings(source):
+    with _ignored_warnings():
         code_by_line = {compiled.co_firstlineno: compiled for compiled in _compile_all(tree)}
     selected = []
     for node in nodes:
@@ -144,7 +178,7 @@ def _select_lambdas(source: str, code: CodeType) -> list[ast.Lambda]:
 def _compile_all(source: str | ast.Module, flags: int = 0) -> tuple[CodeType, ...]:
     """Return the code of a module, and of all functions and classes in it.
 
-    :param flags: see ``compile``.
+    :param flags: the flags of ``__future__`` imports and of the parser, as ``compile`` takes them.
     """
     codes: list[CodeType] = [compile(source, "<source>", "exec", flags, dont_inherit=True)]
     # The list grows in the loop: the code of a function is a constant of the code around it.
@@ -165,20 +199,19 @@ def _compile_rewritten(source: str, flags: int) -> tuple[CodeType, ...]:
 
 
 def _is_same_code(code: CodeType, file_code: CodeType) -> bool:
-    """Whether two pieces of code do the same, wherever they stand."""
-    return (
-        code.co_code == file_code.co_code
-        and _describe_constant(code) == _describe_constant(file_code)
-        and code.co_names == file_code.co_names
-        and code.co_varnames == file_code.co_varnames
-        and code.co_freevars == file_code.co_freevars
-    )
+    """Whether two pieces of code have the same instructions, constants, names and parameters, in any line."""
+    return _describe_constant(code) == _describe_constant(file_code)
 
 
 def _describe_constant(constant: object) -> str:
-    """Return the text of a constant of some code. The constant may be the code of an inner function."""
+    """Return the text of some code, or of a constant in it. The code of an inner function is a constant."""
     if isinstance(constant, CodeType):
-        return f"code({', '.join(map(_describe_constant, constant.co_consts))})"
+        parameters = constant.co_argcount, constant.co_posonlyargcount, constant.co_kwonlyargcount
+        names = constant.co_names, constant.co_varnames, constant.co_freevars
+        # Since Python 3.11, `try` is in a table and not in the instructions.
+        instructions = constant.co_code, getattr(constant, "co_exceptiontable", b"")
+        kind = constant.co_flags & _KIND_FLAGS
+        return f"code({instructions}, {names}, {parameters}, {kind}, {_describe_constant(constant.co_consts)})"
     if isinstance(constant, tuple):
         return f"({', '.join(map(_describe_constant, constant))})"
     if isinstance(constant, frozenset):

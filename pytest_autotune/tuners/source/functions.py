@@ -363,10 +363,13 @@ def unwrap_attribute(value: object) -> object:
 
 def _without_class_method(value: object) -> object:
     """Return the property, or the like, that is inside a ``classmethod``; other values as they are."""
-    if is_instance(value, classmethod):
-        inner: object = read_stored(value, "__func__")
-        if is_instance(inner, _DESCRIPTORS):
-            return inner
+    inner = value
+    for _ in range(_MAX_LAYERS):
+        if not is_instance(inner, classmethod):
+            break
+        inner = read_stored(inner, "__func__")
+    if is_instance(inner, _DESCRIPTORS):
+        return inner
     return value
 
 

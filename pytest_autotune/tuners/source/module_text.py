@@ -48,7 +48,7 @@ from pytest_autotune.tuners.source.code_text import (
     parse_first_statement,
     syntax_text,
 )
-from pytest_autotune.tuners.source.compiled_code import parse, parse_module, without_warnings
+from pytest_autotune.tuners.source.compiled_code import parse, parse_module, without_warnings_of_file
 from pytest_autotune.tuners.source.functions import python_function
 from pytest_autotune.tuners.source.libraries import Libraries, find_file, is_library_module
 
@@ -156,17 +156,8 @@ def _read_class_source(cls: type) -> str:
     attributes = {"__module__": class_module(cls), "__qualname__": class_name(cls)}
     if "__firstlineno__" in class_attributes(cls):  # since Python 3.13
         attributes["__firstlineno__"] = class_attributes(cls)["__firstlineno__"]
-    # Before Python 3.13, inspect parses the whole file.
-    with without_warnings(_read_source_of_module(class_module(cls))):
+    with without_warnings_of_file(find_file(sys.modules.get(class_module(cls)))):
         return inspect.getsource(type(class_name(cls).rpartition(".")[2], (), attributes))
-
-
-def _read_source_of_module(name: str) -> str:
-    """Return the text of the file of a module; empty if it cannot be read."""
-    filename = find_file(sys.modules.get(name))
-    if not filename:
-        return ""
-    return "".join(linecache.getlines(filename))
 
 
 @dataclass(frozen=True)
