@@ -525,3 +525,53 @@ def test_changing_an_enum_value_in_a_key_makes_its_entries_stale(suite: AdapterS
     suite.edit("test_enum.py", "FAST = 1", "FAST = 2")
 
     assert counts_of(suite.report("test_enum.py", "--autotune-load=enum.textproto"))["stale"] == 2
+
+
+MODES = """
+import enum, typing, cutlass, cutlass.cute as cute, host, scale_kernels
+from cutlass.testing import JitArguments, tune
+
+class Mode(enum.Enum):
+    FAST = 1
+    SLOW = 2
+    def size(self): return self.value * 1
+
+class Shape(typing.NamedTuple):
+    mode: Mode = Mode.FAST
+    def size(self): return self.mode.value * 1
+
+class Other(Shape):
+    pass
+
+def build(src, dst, shape, mode, T):
+    compiled = cute.compile(scale_kernels.scale, src, dst, V=shape.size() * mode.size(), T=T)
+    return lambda: compiled(src, dst)
+
+def test_tune():
+    src, dst = host.make_vector(1 << 16), host.make_vector(1 << 16)
+    tune(build, {"T": [64], "mode": [Mode.FAST, Mode.SLOW]}, JitArguments(src, dst, Shape()), iterations=1)
+"""
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [("self.value * 1", "self.value * 2"), ("mode.value * 1", "mode.value * 2"), ("SLOW = 2", "SLOW = 4")],
+    ids=["method of a configuration", "method of an argument", "value in a configuration"],
+)
+def test_editing_the_class_of_a_value_makes_the_entry_stale(suite: AdapterSuite, edit: tuple[str, str]) -> None:
+    (suite.folder / "test_mode.py").write_text(MODES)
+    suite.report("test_mode.py", "--autotune-dump=mode.textproto")
+    loaded = suite.report("test_mode.py", "--autotune-load=mode.textproto")
+    suite.edit("test_mode.py", *edit)
+    edited = suite.report("test_mode.py", "--autotune-load=mode.textproto")
+
+    assert (counts_of(loaded), counts_of(edited)["stale"]) == ({"hit": 1}, 1)
+
+
+def test_configurations_with_equal_named_tuples_are_uncacheable(suite: AdapterSuite) -> None:
+    text = MODES.replace('"mode": [Mode.FAST, Mode.SLOW]}, JitArguments(src, dst, Shape())', "MODES")
+    text = text.replace("MODES", '"shape": [Shape(), Other()]}, JitArguments(src, dst, mode=Mode.FAST)')
+    (suite.folder / "test_mode.py").write_text(text)
+    report = suite.report("test_mode.py", "--autotune-dump=mode.textproto")
+
+    assert counts_of(report) == {"uncacheable": 1}

@@ -278,3 +278,67 @@ def test_closure_variables_of_callbacks_are_in_the_problem_key(suite: AdapterSui
     assert counts_of(loaded) == {"hit": 4}
     names = {name for lookup in report["lookups"] for name in lookup["key"] if "_fn." in name}
     assert names == {"grid_fn.split", "hints_fn.hints", "hints_fn.scale"}
+
+
+CONFIG_CLASSES = """
+import cuda.tile.tune, dataclasses, enum, host, tile_kernels, typing
+
+class Schedule(enum.Enum):
+    A = 1
+    B = 2
+
+@dataclasses.dataclass(frozen=True)
+class Split:
+    T: int
+    schedule: Schedule = Schedule.A
+    def list_hints(self): return {"occupancy": self.schedule.value * 1}
+    def values(self): return [self.T]
+
+class Pair(typing.NamedTuple):
+    T: int
+    schedule: Schedule = Schedule.A
+    def list_hints(self): return {"occupancy": self.schedule.value * 1}
+    def values(self): return [self.T]
+
+class Other(Pair):
+    pass
+
+def search(configs):
+    x, y = host.make_tensor(4096), host.make_tensor(4096)
+    cuda.tile.tune.exhaustive_search(
+        configs,
+        host.find_stream(),
+        lambda config: (x.shape[0] // config.T,),
+        tile_kernels.scale,
+        lambda config: (x, y, config.T),
+        lambda config: config.list_hints(),
+        quiet=True,
+    )
+
+def test_config():
+    search(CONFIGS)
+"""
+
+
+@pytest.mark.parametrize("name", ["Split", "Pair"])
+@pytest.mark.parametrize("edit", [("A = 1", "A = 3"), ("value * 1", "value * 2")], ids=["value", "method"])
+def test_editing_the_class_of_a_configuration_makes_its_entry_stale(
+    suite: AdapterSuite, name: str, edit: tuple[str, str]
+) -> None:
+    text = CONFIG_CLASSES.replace("CONFIGS", f"[{name}(256), {name}(1024)]")
+    (suite.folder / "test_config.py").write_text(text)
+    suite.report("test_config.py", "--autotune-dump=config.textproto")
+    loaded = suite.report("test_config.py", "--autotune-load=config.textproto")
+    suite.edit("test_config.py", *edit)
+    edited = suite.report("test_config.py", "--autotune-load=config.textproto")
+
+    assert (counts_of(loaded), counts_of(edited)["stale"]) == ({"hit": 1}, 1)
+
+
+def test_configurations_that_a_cache_cannot_tell_apart_are_uncacheable(suite: AdapterSuite) -> None:
+    (suite.folder / "test_config.py").write_text(CONFIG_CLASSES.replace("CONFIGS", "[Pair(256), Other(256)]"))
+    report = suite.report("test_config.py", "--autotune-dump=config.textproto")
+
+    assert counts_of(report) == {"uncacheable": 1}
+    (lookup,) = report["lookups"]
+    assert "apart (add a field that differs)" in lookup["reason"]

@@ -38,6 +38,7 @@ from pytest_autotune.tuners.shared.candidates import does_not_compile
 from pytest_autotune.tuners.shared.configurations import (
     ConfigurationQuestion,
     Configurations,
+    add_code_in_values,
     was_measured_for_this_problem,
 )
 from pytest_autotune.tuners.shared.contests import build_contest
@@ -261,7 +262,10 @@ class JitCall:
             raise UncacheableError("the kernel is a method, which depends on the attributes of self")
         problem = build_problem(self.kernel_name, tuple(self._list_key()))
         # CuTe compiles the values in the function's closure into the kernel, so they count.
-        source = read_source(self.autotuned.jit_function, own_cells=True)
+        jit_function = self.autotuned.jit_function
+        source = read_source(jit_function, own_cells=True)
+        values = [*self.autotuned.configs, *self.arguments.values()]
+        source = add_code_in_values(source, values, python_function(jit_function))
         return ConfigurationQuestion(
             problem,
             source,

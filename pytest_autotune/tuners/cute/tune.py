@@ -27,6 +27,8 @@ from pytest_autotune.tuners.shared.candidates import does_not_compile
 from pytest_autotune.tuners.shared.configurations import (
     ConfigurationQuestion,
     Configurations,
+    add_code_in_values,
+    list_config_values,
     was_measured_for_this_problem,
 )
 from pytest_autotune.tuners.shared.contests import build_contest
@@ -141,7 +143,8 @@ class TuneCall:
         if function is None:
             raise UncacheableError(f"{self.kernel_name} is no Python function, whose source could be compared")
         problem = build_problem(self.kernel_name, tuple(self._list_key(function)))
-        source = read_source(function)
+        values = [*list_config_values(self.params_dict), *(argument.value for argument in self._list_arguments())]
+        source = add_code_in_values(read_source(function), values, function)
         return ConfigurationQuestion(
             problem,
             source,

@@ -17,7 +17,12 @@ from pytest_autotune.cache.wording import describe_error
 from pytest_autotune.tuners.measuring.clocks import Runner
 from pytest_autotune.tuners.measuring.race import Contest
 from pytest_autotune.tuners.shared.arguments import is_tensor, list_argument_values
-from pytest_autotune.tuners.shared.configurations import ConfigurationQuestion, Configurations, list_config_values
+from pytest_autotune.tuners.shared.configurations import (
+    ConfigurationQuestion,
+    Configurations,
+    add_code_in_values,
+    list_config_values,
+)
 from pytest_autotune.tuners.shared.contests import build_contest
 from pytest_autotune.tuners.source.code_text import read_function
 from pytest_autotune.tuners.source.functions import closure_cells, is_code, python_function, qualified_name
@@ -190,7 +195,7 @@ class TileSearch:
         raise UncacheableError("args_fn failed for every configuration")
 
     def _read_source(self, function: FunctionType) -> DigestedSource:
-        """Return the source of the kernel, and of the functions that make its grid, arguments and hints."""
+        """Return the source of the kernel, of the functions around it, and of the classes in configurations."""
         # cuTile compiles the values in the kernel's closure into the kernel, so they count.
         sources = [read_source(function, own_cells=True)]
         callbacks = [self.grid_fn, self.args_fn, self.hints_fn]
@@ -202,7 +207,10 @@ class TileSearch:
                 # A callback is often a lambda in a test. named=False leaves out its name, which says nothing.
                 # carried=False leaves out the values in its closure, such as the tensors of the test.
                 sources.append(read_source(callback, named=False, carried=False))
-        return combine_sources(sources)
+        values: list[object] = []
+        for config in self.configs:
+            values += [config, *list_config_values(config)]
+        return add_code_in_values(combine_sources(sources), values, function)
 
     def _list_settings(self) -> Iterator[Value]:
         """Yield the options of the kernel's decorator and of the search that differ from their defaults."""

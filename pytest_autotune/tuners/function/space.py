@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import enum
 import itertools
 import math
 import random
@@ -17,6 +16,7 @@ from pytest_autotune.cache.model import UncacheableError, Value
 from pytest_autotune.cache.structured import JSON_LIST, JSON_TUPLE
 from pytest_autotune.tuners.function.carried import CarriedError, carried_text
 from pytest_autotune.tuners.function.identity import configuration_value, list_class_lines, source_text
+from pytest_autotune.tuners.shared.configurations import list_classes
 from pytest_autotune.tuners.source.code_text import NoDigestError, UnreadableSourceError
 from pytest_autotune.tuners.source.functions import find_deferred_kind
 from pytest_autotune.tuners.source.source_digest import digest
@@ -391,35 +391,12 @@ def _check_same_classes(first: object, second: object) -> None:
 
     :raises TypeError: if they differ: the tuner would never try the second value.
     """
-    if first is second or _list_classes(first) == _list_classes(second):
+    if first is second or list_classes(first) == list_classes(second):
         return
     raise TypeError(
         f"space=: a cache cannot tell {first!r} and {second!r} apart: list only one of them, or add a field that "
         "differs"
     )
-
-
-def _list_classes(value: object) -> list[type]:
-    """Return the classes of the dataclasses, named tuples and enum members in a value, in order.
-
-    The encoded value has none of these classes. Any mapping gives ``Mapping``: mappings with equal items are one
-    candidate.
-    """
-    if isinstance(value, enum.Enum):
-        return [type(value)]
-    items: Iterable[object] = ()
-    classes: list[type] = []
-    if isinstance(value, Mapping):
-        classes.append(Mapping)
-        items = [value[name] for name in sorted(value)]
-    elif _describe_kind(value):
-        classes.append(type(value))
-        items = _list_parts(value).values()
-    elif isinstance(value, (tuple, list)):
-        items = value
-    for item in items:
-        classes += _list_classes(item)
-    return classes
 
 
 def _describe_kind(config: object) -> str:

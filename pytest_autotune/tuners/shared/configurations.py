@@ -7,9 +7,10 @@ configurations of ``tune()`` are spaces: :mod:`pytest_autotune.tuners.function.s
 from __future__ import annotations
 
 import dataclasses
+import enum
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
-from types import SimpleNamespace
+from types import FunctionType, SimpleNamespace
 from typing import Any
 
 from pytest_autotune.cache.digest_parts import digest_of_candidates, digest_of_parts
@@ -29,7 +30,14 @@ from pytest_autotune.run.lookup import Question
 from pytest_autotune.run.session import Session
 from pytest_autotune.run.tuning import MAX_REASONS, Tuning, stable_reason
 from pytest_autotune.tuners.shared.candidates import EVERY_CANDIDATE_FAILED
-from pytest_autotune.tuners.source.source_digest import FORM, DigestedSource, digest, stable_value
+from pytest_autotune.tuners.source.source_digest import (
+    FORM,
+    DigestedSource,
+    combine_sources,
+    digest,
+    read_code_in_values,
+    stable_value,
+)
 
 #: The result of a configuration that the library never tried.
 NOT_TRIED = "the search did not try it"
@@ -91,16 +99,60 @@ def list_config_values(config: object) -> list[object]:
     return listed
 
 
+def list_classes(value: object) -> list[type]:
+    """Return the classes of the dataclasses, named tuples and enum members in a value, in order.
+
+    The form of the value in a cache has none of these classes. Any mapping gives ``Mapping``: mappings with equal items
+    are one candidate.
+    """
+    if isinstance(value, enum.Enum):
+        return [type(value)]
+    items: Iterable[object] = ()
+    classes: list[type] = []
+    if isinstance(value, Mapping):
+        classes.append(Mapping)
+        items = [value[name] for name in sorted(value, key=str)]
+    elif _is_dataclass_or_named_tuple(value):
+        classes.append(type(value))
+        items = _list_named_values(value).values()
+    elif isinstance(value, (tuple, list)):
+        items = value
+    for item in items:
+        classes += list_classes(item)
+    return classes
+
+
+def _is_dataclass_or_named_tuple(value: object) -> bool:
+    if isinstance(value, type):
+        return False
+    return dataclasses.is_dataclass(value) or (isinstance(value, tuple) and hasattr(value, "_asdict"))
+
+
+def add_code_in_values(source: DigestedSource, values: Iterable[object], kernel: FunctionType | None) -> DigestedSource:
+    """Return a source with the classes of the user in some values: of enum members, named tuples and other objects.
+
+    :param values: the configurations and arguments of a search. Their methods may decide how a kernel is launched.
+    :raises UncacheableError: if the source of a class cannot be read.
+    """
+    code = read_code_in_values(list(values), kernel)
+    if code is None:
+        return source
+    return combine_sources([source, code])
+
+
 class Configurations:
     """The configurations of one search, in the library's order. Each is the library's own live object.
 
-    :raises UncacheableError: for a configuration without a stable form.
+    :raises UncacheableError: for a configuration without a stable form, and for two configurations with equal params
+        and different classes.
     """
 
     def __init__(self, configs: Iterable[Any]) -> None:
         self._by_params: dict[tuple[Value, ...], Any] = {}
         for config in configs:
-            self._by_params.setdefault(list_params(config), config)
+            first = self._by_params.setdefault(list_params(config), config)
+            if first is not config and list_classes(first) != list_classes(config):
+                raise UncacheableError(f"a cache cannot tell {first!r} and {config!r} apart (add a field that differs)")
 
     @cached_property
     def digest(self) -> str:
