@@ -52,7 +52,8 @@ _EQUAL_COMMANDS_ADVICE = (
 
 #: The advice if two reports may be of one process.
 _REPEATED_ADVICE = (
-    "give each process a folder of its own for its report, and empty the folder before you start the process again"
+    "remove copies of reports; give each process a folder of its own for its report, and empty the folder before its "
+    "command starts again"
 )
 
 
@@ -288,7 +289,7 @@ def list_report_errors(reports: Sequence[ProcessReport], request: GateRequest) -
 
 
 def list_folder_errors(reports: Sequence[ProcessReport], expected_count: int | None, run_id: str) -> list[str]:
-    """Return a line for each report that is missing, unusable or of another CI run.
+    """Return a line for each report that is missing, unusable, repeated or of another CI run.
 
     :param expected_count: the number of processes that should have a report; None if the number is not known.
     :param run_id: the id of the CI run that the reports must belong to; if it is empty, all must belong to one run.
@@ -333,7 +334,7 @@ def list_equal_commands(reports: Sequence[ProcessReport], expected_count: int | 
 
 
 def _list_repeated_processes(reports: Sequence[ProcessReport]) -> list[str]:
-    """Return a line for each command of which two reports may be of one process, and for each copy of a report.
+    """Return a line for each process that may have two reports, and for each report that has a copy.
 
     A CI job may start a process again: ``pytest ... || pytest ...``. The two reports then stand for one process, and
     the report of another process may be missing, although there are as many reports as the user expects.

@@ -115,6 +115,8 @@ def list_classes(value: object) -> list[type]:
     elif _is_dataclass_or_named_tuple(value):
         classes.append(type(value))
         items = _list_named_values(value).values()
+    elif isinstance(value, SimpleNamespace):
+        items = vars(value).values()
     elif isinstance(value, (tuple, list)):
         items = value
     for item in items:
@@ -129,10 +131,11 @@ def _is_dataclass_or_named_tuple(value: object) -> bool:
 
 
 def add_code_in_values(source: DigestedSource, values: Iterable[object], kernel: FunctionType | None) -> DigestedSource:
-    """Return a source with the classes of the user in some values: of enum members, named tuples and other objects.
+    """Return a source, and with it the user's code that some values lead to: functions, and the classes of objects.
 
-    :param values: the configurations and arguments of a search. Their methods may decide how a kernel is launched.
-    :raises UncacheableError: if the source of a class cannot be read.
+    The methods of a configuration may decide how a kernel is launched.
+
+    :raises UncacheableError: if the source of a class or function cannot be read.
     """
     code = read_code_in_values(list(values), kernel)
     if code is None:

@@ -369,9 +369,9 @@ def _check_code_is_of_file(function: FunctionType) -> None:
 
 @lru_cache(maxsize=1024)
 def _is_code_of_file(code: CodeType, filename: str) -> bool:
-    """Whether a file has some code.
+    """Whether the file that some code names has this code.
 
-    :param filename: the file that the code names. Equal code may name different files.
+    :param filename: the file. Only the memo of this function needs it: equal code may name different files.
     """
     try:
         return is_in_source(code, "".join(inspect.findsource(code)[0]))

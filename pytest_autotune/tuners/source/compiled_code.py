@@ -21,7 +21,7 @@ from functools import lru_cache
 from types import CodeType
 from typing import Any
 
-#: No file has so many lines.
+#: The first of the line numbers that mark lambdas. No file has so many lines.
 _FAR_LINE = 1 << 24
 #: The function that pytest calls after each assertion that holds, if the suite's configuration says so.
 _PASS_HOOK = "_call_assertion_pass"
@@ -58,7 +58,7 @@ def _ignored_warnings() -> Iterator[None]:
 
 @contextmanager
 def without_warnings(source: str) -> Iterator[None]:
-    r"""Parse a source inside this ``with`` block without the warnings of Python's parser, such as that of ``"\sum"``.
+    r"""Ignore the warnings of Python's parser about a source inside this ``with`` block, such as that of ``"\sum"``.
 
     The import of the file has already shown these warnings. The filters of a test may turn them into errors.
 
@@ -123,7 +123,8 @@ def is_in_source(code: CodeType, source: str) -> bool:
             is_at_same_place = file_code.co_name == code.co_name and file_code.co_firstlineno == code.co_firstlineno
             if is_at_same_place and _is_same_code(code, file_code):
                 return True
-    # With the option enable_assertion_pass_hook, pytest rewrites in another way.
+    # With the option enable_assertion_pass_hook, pytest rewrites in another way. Such code cannot be compared, and
+    # counts as code of the source.
     return _PASS_HOOK in code.co_names
 
 
@@ -156,7 +157,7 @@ def _column_of(node: ast.Lambda) -> int:
 
 def _select_lambdas(source: str, code: CodeType) -> list[ast.Lambda]:
     """Return the lambdas in the line of some code that compile to the same code."""
-    # A tree of its own, because its line numbers are changed below. parse_module() keeps its trees.
+    # The line numbers of this tree are changed below, so it must not be a tree that parse_module() keeps.
     tree = parse(source)
     nodes = _list_lambdas_in_line(tree, code.co_firstlineno)
     # Each lambda gets a line of its own: the line tells which code was compiled from which lambda.

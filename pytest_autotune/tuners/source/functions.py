@@ -349,20 +349,23 @@ def is_code(value: object) -> bool:
 
 
 def unwrap_attribute(value: object) -> object:
-    """Return the function inside an attribute of a class: of a property, a class method and the like."""
-    value = _without_class_method(without_memo(value))
+    """Return the function inside an attribute of a class, such as a property or a class method; else the value."""
+    value = _unwrap_descriptor_in_class_method(without_memo(value))
     if is_instance(value, (property, DynamicClassAttribute)):
         return value.fget
     if is_instance(value, (cached_property, partialmethod, singledispatchmethod)):
         return value.func
-    # Such as kernel.run, which stands for the kernel.
+    # A bound method such as kernel.run stands for its kernel, so it stays as it is.
     if is_instance(value, MethodType) and python_function(value) is not None:
         return value
     return read_stored(value, "__func__", value)
 
 
-def _without_class_method(value: object) -> object:
-    """Return the property, or the like, that is inside a ``classmethod``; other values as they are."""
+def _unwrap_descriptor_in_class_method(value: object) -> object:
+    """Return the property or other descriptor inside a ``classmethod``.
+
+    Other values stay as they are, also a class method of a function.
+    """
     inner = value
     for _ in range(_MAX_LAYERS):
         if not is_instance(inner, classmethod):
@@ -378,7 +381,7 @@ def list_other_functions(value: object) -> dict[str, object]:
 
     A property may have a setter and a deleter, and a ``singledispatchmethod`` has a function for each class.
     """
-    value = _without_class_method(value)
+    value = _unwrap_descriptor_in_class_method(value)
     if is_instance(value, (property, DynamicClassAttribute)):
         accessors = {"setter": value.fset, "deleter": value.fdel}
         return {name: accessor for name, accessor in accessors.items() if accessor is not None}
@@ -392,7 +395,7 @@ def list_other_functions(value: object) -> dict[str, object]:
 
 def list_partial_arguments(value: object) -> list[tuple[str, object]]:
     """Return the arguments in a ``partialmethod``, each with its position or name; none for other values."""
-    value = _without_class_method(value)
+    value = _unwrap_descriptor_in_class_method(value)
     if not is_instance(value, partialmethod):
         return []
     arguments: list[tuple[str, object]] = [(str(position), argument) for position, argument in enumerate(value.args)]
