@@ -1409,8 +1409,8 @@ class CodeDigests:
         The wrapper of ``@torch.autocast("cuda", dtype=DTYPE)`` has the arguments in an object of torch, whose data do
         not count. The source of the user's function has them, too, so it is read instead.
 
-        The result is empty if values in closures count, as for a kernel. That digest contains these values already, or
-        is not made because such a value has no stable form.
+        The result is empty if values in closures count, as for a kernel. The digest of a kernel already has these
+        values. If one of them has no stable form, the kernel has no digest.
 
         :param wrapper: the function that a library's decorator made, or any other function of a library.
         """
