@@ -70,6 +70,15 @@ def test_the_row_of_a_stale_entry_names_the_edited_kernel(suite: AdapterSuite) -
         assert lookup["reason"] == "source changed (scale_kernel)"
 
 
+@pytest.mark.parametrize("on_miss", ["first", "nearest"])
+def test_with_on_miss_first_or_nearest_no_problem_of_cute_is_tuned(suite: AdapterSuite, on_miss: str) -> None:
+    suite.edit("scale_kernels.py", "cutlass.Float32(2.0)", "cutlass.Float32(3.0)")
+    loaded = suite.report("test_kernels.py", f"--autotune-load={CACHE}", f"--autotune-on-miss={on_miss}")
+
+    assert loaded["status"] == 0, loaded["output"]
+    assert counts_of(loaded) == {"stale": 5, "fallback": 5}
+
+
 EXPLICIT = """
 import cutlass.cute as cute, host, scale_kernels
 

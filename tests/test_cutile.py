@@ -65,6 +65,15 @@ def test_editing_an_option_of_a_kernel_makes_its_entry_stale(suite: AdapterSuite
     assert stale["reason"].startswith("options changed")
 
 
+@pytest.mark.parametrize("on_miss", ["first", "nearest"])
+def test_with_on_miss_first_or_nearest_a_search_of_cutile_is_no_tuning(suite: AdapterSuite, on_miss: str) -> None:
+    suite.edit("tile_kernels.py", "* 2.0", "* 3.0")
+    loaded = suite.report("test_kernels.py", f"--autotune-load={CACHE}", f"--autotune-on-miss={on_miss}")
+
+    assert loaded["status"] == 0, loaded["output"]
+    assert counts_of(loaded) == {"hit": 1, "stale": 2, "fallback": 2}
+
+
 FAILING = """
 import cuda.tile.tune, host, pytest, tile_kernels
 

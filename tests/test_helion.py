@@ -86,10 +86,17 @@ def kernels(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 def hook_adapter(*entries: Entry) -> Iterator[tuple[Session, list[Lookup]]]:
     """Hook the adapter for a run that loaded these entries; yield its session and its lookups."""
     session, lookups = a_session(entries or None, is_dumping=True)
+    with hook_session(session):
+        yield session, lookups
+
+
+@contextmanager
+def hook_session(session: Session) -> Iterator[None]:
+    """Hook the adapter for a session."""
     adapter = Adapter()
     adapter.hook(sys.modules["helion.autotuner"], session)
     try:
-        yield session, lookups
+        yield
     finally:
         adapter.unhook()
 
@@ -291,6 +298,27 @@ def test_a_loaded_helion_choice_that_does_not_compile_is_stale(kernels: Any) -> 
 
     assert config["block_sizes"] == [16]
     assert [(lookup.outcome, lookup.is_tuned) for lookup in loaded] == [(Outcome.STALE, True)]
+
+
+@needs_toy
+def test_with_on_miss_first_helion_uses_the_first_config_that_compiles(kernels: Any) -> None:
+    configs = [kernels.helion.Config(block_sizes=[0]), kernels.helion.Config(block_sizes=[16])]
+    session, lookups = a_session((), on_miss="first")
+    with hook_session(session):
+        config = tune(make_kernel(kernels, kernels.double.fn, configs=configs), torch.ones(8))
+
+    assert config["block_sizes"] == [16]
+    assert [(lookup.outcome, lookup.is_tuned, lookup.fallback) for lookup in lookups] == [(Outcome.MISS, False, "first")]
+
+
+@needs_toy
+def test_with_on_miss_first_a_search_that_makes_its_configs_takes_place(kernels: Any) -> None:
+    session, lookups = a_session((), on_miss="first")
+    with hook_session(session):
+        tune(kernels.double, torch.ones(8))
+    kernels.double.reset()
+
+    assert [(lookup.outcome, lookup.is_tuned) for lookup in lookups] == [(Outcome.MISS, True)]
 
 
 @needs_toy
