@@ -94,7 +94,7 @@ class Controller:
         self._options = options
         self._run_id = uuid.uuid4().hex
         self._is_on_github = options.ci != "off" and os.environ.get("GITHUB_ACTIONS") == "true"
-        self._folder_reports = reports.FolderReports(options.report, config, self._run_id[:12])
+        self._folder_reports = reports.FolderReports(options.report, config, self._run_id)
         self._init_caches_and_folders()
         # The rest changes during the run.
         #: The ID of the process that runs pytest's session. A plugin may fork pytest after the configuration, so the ID
@@ -358,7 +358,7 @@ class Controller:
 
         :returns: the result as the reports show it. It has an error for each file that could not be written.
         """
-        ci_run = reports.find_ci_run(self._config)
+        ci_run = reports.find_ci_run(self._config, self._run_id)
         result = replace(
             result,
             run_facts=reports.list_run_facts(ci_run.command),

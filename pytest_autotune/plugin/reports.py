@@ -85,12 +85,13 @@ class FolderReports:
     A file says that the process has not ended, until the end of the run replaces it. So a killed process can be seen. A
     process that runs inside a test of another process writes none.
 
-    :param name: the unique name of this process.
+    :param process_id: see :class:`~pytest_autotune.run.ci_run.CiRun`. The files are named after it.
     """
 
-    def __init__(self, reports: Sequence[CacheArgument], config: pytest.Config, name: str) -> None:
+    def __init__(self, reports: Sequence[CacheArgument], config: pytest.Config, process_id: str) -> None:
         self._config = config
-        self._name = f"{name}.json"
+        self._process_id = process_id
+        self._name = f"{process_id[:12]}.json"
         self._reports: list[CacheArgument] = []
         # Pytest sets the variable for each test, and child processes inherit it.
         if "PYTEST_CURRENT_TEST" not in os.environ:
@@ -104,7 +105,8 @@ class FolderReports:
         lists_only = ("collectonly", "setupplan", "showfixtures", "show_fixtures_per_test")
         if any(self._config.getoption(name, False) for name in lists_only):
             return
-        text = json.dumps(build_unfinished_mapping(find_ci_run(self._config)), indent=1) + "\n"
+        ci_run = find_ci_run(self._config, self._process_id)
+        text = json.dumps(build_unfinished_mapping(ci_run), indent=1) + "\n"
         for report in self._reports:
             try:
                 self._write(report, text)
@@ -171,11 +173,22 @@ def list_run_facts(command: str) -> tuple[tuple[str, str], ...]:
     return tuple(facts)
 
 
-def find_ci_run(config: pytest.Config) -> CiRun:
+def find_ci_run(config: pytest.Config, process_id: str) -> CiRun:
     """Return the CI run of this process, with its command."""
     command = shlex.join(["pytest", *map(str, config.invocation_params.args)])
-    folder = os.path.relpath(config.invocation_params.dir, config.rootpath)
-    return replace(read_ci_run(os.environ), command=command, folder=folder)
+    folder = config.invocation_params.dir
+    # Two projects of one repository have a rootdir each. Their folders differ only if both are seen from the repository.
+    base = _find_repository(folder) or config.rootpath
+    return replace(read_ci_run(os.environ), command=command, folder=os.path.relpath(folder, base), process_id=process_id)
+
+
+def _find_repository(folder: Path) -> Path | None:
+    """Return the top folder of the Git repository that has this folder; None if there is none."""
+    for parent in (folder, *folder.parents):
+        # In a worktree and in a submodule, .git is a file.
+        if (parent / ".git").exists():
+            return parent
+    return None
 
 
 def _find_job_url() -> str:

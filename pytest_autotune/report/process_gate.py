@@ -339,13 +339,14 @@ def _list_repeated_processes(reports: Sequence[ProcessReport]) -> list[str]:
     A CI job may start a process again: ``pytest ... || pytest ...``. The two reports then stand for one process, and
     the report of another process may be missing, although there are as many reports as the user expects.
     """
-    #: The retry key or the digest of a report -> the paths of the reports with this key or digest.
+    #: The retry key or the process id of a report -> the paths of the reports with this key or id.
     paths_by_key: defaultdict[RetryKey | str, list[str]] = defaultdict(list)
     for report in reports:
         # An unusable report has an error of its own.
         if report.record is not None:
             paths_by_key[report.retry_key].append(report.path)
-            paths_by_key[report.digest].append(report.path)
+            if report.ci_run.process_id:
+                paths_by_key[report.ci_run.process_id].append(report.path)
     lines = []
     for paths in paths_by_key.values():
         if len(paths) > 1:
@@ -353,7 +354,7 @@ def _list_repeated_processes(reports: Sequence[ProcessReport]) -> list[str]:
                 f"{paths[0]} and {paths[1]} may be of one process, so the report of another process may be missing "
                 f"({_REPEATED_ADVICE})"
             )
-    # A copy in the same folder has a line for its key and one for its digest.
+    # A copy in the same folder has a line for its key and one for its process id.
     return list(dict.fromkeys(lines))
 
 

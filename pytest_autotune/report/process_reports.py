@@ -10,7 +10,6 @@ prune`` uses the joint run to find unused entries.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 from collections import Counter, defaultdict
@@ -68,7 +67,7 @@ class RetryKey(NamedTuple):
 
     :param job: the name of the CI job.
     :param command: the command line of the process.
-    :param folder: the folder in which the command ran, relative to pytest's rootdir.
+    :param folder: the folder in which the command ran; see :class:`~pytest_autotune.run.ci_run.CiRun`.
     :param report_folder: the folder of the report. It tells processes apart that have one command.
     """
 
@@ -84,7 +83,6 @@ class ProcessReport:
 
     :param path: the path of the report, for messages.
     :param ci_run: the CI run of the process, with the number of its attempt.
-    :param digest: the digest of the bytes of a usable report; else empty.
     :param error: why the report cannot be used, in words; empty for a usable report.
     :param loaded: the caches that the process loaded.
     :param record: the lookups and options of the process; None if the report cannot be used.
@@ -94,7 +92,6 @@ class ProcessReport:
 
     path: str
     ci_run: CiRun = field(default_factory=CiRun)
-    digest: str = ""
     error: str = ""
     loaded: tuple[LoadedCache, ...] = ()
     record: ProcessRecord | None = None
@@ -121,8 +118,7 @@ def read_process_report(path: Path) -> ProcessReport:
     name = str(path)
     # A damaged report may lack any field, or have a field of another type.
     try:
-        content = path.read_bytes()
-        report = json.loads(content)
+        report = json.loads(path.read_bytes())
         if report["format_version"] != FORMAT_VERSION:
             return ProcessReport(name, error=_describe_format_version(report["format_version"]))
         ci_run = _decode_ci_run(report["run"])
@@ -134,7 +130,6 @@ def read_process_report(path: Path) -> ProcessReport:
         return ProcessReport(
             name,
             ci_run,
-            digest=hashlib.sha256(content).hexdigest(),
             loaded=tuple(loaded),
             record=decode_record(report),
             no_part_reason=read_text(report, "took_no_part"),

@@ -31,7 +31,8 @@ class CiRun:
     :param attempt: a number that grows when a job of the run is repeated; 0 if there is none.
     :param job: the name of the job; empty outside CI.
     :param command: as the user typed it, without the options of the ini file and of ``PYTEST_ADDOPTS``.
-    :param folder: the folder of the command, relative to pytest's rootdir.
+    :param folder: the folder of the command, relative to the Git repository; without one, to pytest's rootdir.
+    :param process_id: a random text that no other pytest process has.
     """
 
     id: str = ""
@@ -39,6 +40,7 @@ class CiRun:
     job: str = ""
     command: str = ""
     folder: str = ""
+    process_id: str = ""
 
 
 def read_ci_run(environment: Mapping[str, str]) -> CiRun:

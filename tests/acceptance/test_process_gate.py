@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -284,14 +285,32 @@ def test_a_repeated_process_does_not_count_as_a_missing_process(
     assert gate.suite.cache.read_text().count("entries {") == 6
 
 
+@pytest.mark.parametrize("shards", ["0 2", "0 0"], ids=["two shards", "two jobs of a matrix"])
 @pytest.mark.parametrize("folders", [("1", "2"), (".", ".")], ids=["two folders", "one folder"])
-def test_shards_that_a_variable_selects_need_folders_of_their_own(gate: Gate, folders: tuple[str, str]) -> None:
+def test_shards_that_a_variable_selects_need_folders_of_their_own(
+    gate: Gate, folders: tuple[str, str], shards: str
+) -> None:
     gate.suite.write(test_shard=SKIPS_OR_ASKS)
-    for shard, folder in zip(("0", "2"), folders, strict=True):
+    for shard, folder in zip(shards.split(), folders, strict=True):
         addopts = f"--autotune-report=reports/{folder}/"
         gate.suite.load("test_shard.py", SHARD=shard, PYTEST_ADDOPTS=addopts)
 
     assert gate.judge("--expect=2", "--max-misses=off") == int(folders == (".", "."))
+
+
+def test_the_gate_tells_two_projects_of_one_repository_apart(gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
+    (gate.suite.folder / ".git").mkdir()
+    for name in ("a", "b"):
+        project = gate.suite.folder / "packages" / name
+        project.mkdir(parents=True)
+        (project / "pytest.ini").write_text("[pytest]\n")
+        for file in ("conftest.py", f"test_{name}.py"):
+            shutil.copy(gate.suite.folder / file, project)
+        monkeypatch.chdir(project)
+        gate.suite.run(f"--autotune-load={gate.suite.cache}", f"--autotune-report={gate.suite.folder}/reports/")
+    monkeypatch.chdir(gate.suite.folder)
+
+    assert gate.judge("--expect=2", "--max-misses=off") == 0, gate.lines
 
 
 def test_a_copy_of_a_report_does_not_count_as_a_missing_process(gate: Gate) -> None:
