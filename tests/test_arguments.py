@@ -149,6 +149,25 @@ def test_the_alignment_of_an_unaligned_view_is_in_the_key() -> None:
     assert [(value.name, value.value) for value in values][-1] == ("x.align", 4)
 
 
+def test_the_alignment_of_a_tensor_without_data_ptr_is_in_the_key() -> None:
+    """CuPy's arrays give their address only by the protocol of CUDA arrays."""
+
+    class CudaArray:
+        dtype = numpy.dtype("float32")
+        shape = (8,)
+
+        def __init__(self, address: int) -> None:
+            self._address = address
+
+        @property
+        def __cuda_array_interface__(self) -> dict[str, Any]:
+            return {"data": (self._address, False)}
+
+    names = [[value.name for value in list_argument_values("x", CudaArray(address))] for address in (4096, 4100)]
+
+    assert names == [["x.dtype", "x.shape"], ["x.dtype", "x.shape", "x.align"]]
+
+
 def test_the_assumed_alignment_of_a_cute_tensor_is_in_the_key(monkeypatch: pytest.MonkeyPatch) -> None:
     """The alignment of one element is the default, and is left out."""
     monkeypatch.syspath_prepend(str(Path(__file__).parent / "toy_cutlass"))

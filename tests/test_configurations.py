@@ -22,6 +22,9 @@ from pytest_autotune.adapters import (
 )
 from pytest_autotune.tuners.source.source_digest import read_source
 
+numpy = pytest.importorskip("numpy")
+torch = pytest.importorskip("torch")
+
 CONFIGS: list[dict[str, Any]] = [{"tile": (64, 128), "warps": 4}, {"tile": (128, 128), "warps": 8}]
 
 
@@ -52,6 +55,34 @@ def test_a_config_may_be_a_mapping_a_dataclass_or_an_object(config: object) -> N
 
     assert candidate.params == (Value("warps", 4),)
     assert Configurations([config]).find(candidate) is config
+
+
+class Tile(tuple[int, ...]):
+    pass
+
+
+class Text(str):
+    pass
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        (Tile((4,)), (4,)),
+        ([4], (4,)),
+        ({"tile": Text("a")}, {"tile": "a"}),
+        (Data(4), {"warps": 4}),
+        ({"dtype": torch.float16}, {"dtype": numpy.float16}),
+    ],
+    ids=["class of the user", "list and tuple", "inner value", "dataclass and mapping", "dtypes"],
+)
+def test_configs_that_differ_only_in_classes_are_uncacheable(first: object, second: object) -> None:
+    with pytest.raises(UncacheableError, match="a cache cannot tell"):
+        Configurations([first, second])
+
+
+def test_configs_with_equal_numbers_of_python_and_numpy_are_one_candidate() -> None:
+    assert len(Configurations([{"warps": 4}, {"warps": numpy.int64(4)}]).list_candidates()) == 1
 
 
 def test_a_config_that_is_a_plain_number_gets_the_name_config() -> None:

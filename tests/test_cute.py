@@ -559,28 +559,52 @@ def build(src, dst, shape, mode, T):
 def test_tune():
     src, dst = host.make_vector(1 << 16), host.make_vector(1 << 16)
     tune(build, {"T": [64], "mode": [Mode.FAST, Mode.SLOW]}, JitArguments(src, dst, Shape()), iterations=1)
+
+def test_closure():
+    src, dst = host.make_vector(1 << 16), host.make_vector(1 << 16)
+    mode = Mode.SLOW
+
+    def build_in_mode(src, dst, T):
+        compiled = cute.compile(scale_kernels.scale, src, dst, V=mode.value, T=T)
+        return lambda: compiled(src, dst)
+
+    tune(build_in_mode, {"T": [64, 128]}, JitArguments(src, dst), iterations=1)
+
+@cute.testing.autotune_jit({"mode": [Mode.FAST, Mode.SLOW]}, iterations=1)
+@cute.jit
+def scale(src: cute.Tensor, dst: cute.Tensor, mode: cutlass.Constexpr = None):
+    scale_kernels.scale_kernel(src, dst, mode.size(), 128).launch(grid=[64, 1, 1], block=[128, 1, 1])
+
+def test_jit():
+    scale(host.make_vector(1 << 16), host.make_vector(1 << 16))
 """
 
 
 @pytest.mark.parametrize(
-    "edit",
-    [("self.value * 1", "self.value * 2"), ("mode.value * 1", "mode.value * 2"), ("SLOW = 2", "SLOW = 4")],
-    ids=["method of a configuration", "method of an argument", "value in a configuration"],
+    ("edit", "stale_count"),
+    [
+        (("self.value * 1", "self.value * 2"), 3),
+        (("SLOW = 2", "SLOW = 4"), 3),
+        (("self.mode.value * 1", "self.mode.value * 2"), 1),
+    ],
+    ids=["method of a configuration", "value in a configuration", "method of an argument"],
 )
-def test_editing_the_class_of_a_value_makes_the_entry_stale(suite: AdapterSuite, edit: tuple[str, str]) -> None:
+def test_editing_the_class_of_a_value_makes_the_entry_stale(
+    suite: AdapterSuite, edit: tuple[str, str], stale_count: int
+) -> None:
     (suite.folder / "test_mode.py").write_text(MODES)
     suite.report("test_mode.py", "--autotune-dump=mode.textproto")
     loaded = suite.report("test_mode.py", "--autotune-load=mode.textproto")
     suite.edit("test_mode.py", *edit)
     edited = suite.report("test_mode.py", "--autotune-load=mode.textproto")
 
-    assert (counts_of(loaded), counts_of(edited)["stale"]) == ({"hit": 1}, 1)
+    assert (counts_of(loaded), counts_of(edited)["stale"]) == ({"hit": 3}, stale_count)
 
 
 def test_configurations_with_equal_named_tuples_are_uncacheable(suite: AdapterSuite) -> None:
     text = MODES.replace('"mode": [Mode.FAST, Mode.SLOW]}, JitArguments(src, dst, Shape())', "MODES")
     text = text.replace("MODES", '"shape": [Shape(), Other()]}, JitArguments(src, dst, mode=Mode.FAST)')
     (suite.folder / "test_mode.py").write_text(text)
-    report = suite.report("test_mode.py", "--autotune-dump=mode.textproto")
+    report = suite.report("test_mode.py::test_tune", "--autotune-dump=mode.textproto")
 
     assert counts_of(report) == {"uncacheable": 1}

@@ -351,3 +351,74 @@ def test_configurations_that_a_cache_cannot_tell_apart_are_uncacheable(suite: Ad
     assert counts_of(report) == {"uncacheable": 1}
     (lookup,) = report["lookups"]
     assert "apart (add a field that differs)" in lookup["reason"]
+
+
+KERNELS = """
+import cuda.tile as ct, cuda.tile.tune, enum, host, pytest, typing
+
+class Hints(typing.NamedTuple):
+    occupancy: int
+    stages: int
+
+@ct.kernel
+def exact(x, y, T: ct.Constant[int]):
+    i = ct.bid(0)
+    ct.store(y, index=(i,), tile=ct.load(x, index=(i,), shape=(T,)))
+
+@ct.kernel(occupancy=2)
+def fast(x, y, T: ct.Constant[int]):
+    i = ct.bid(0)
+    ct.store(y, index=(i,), tile=ct.load(x, index=(i,), shape=(T,)))
+
+@pytest.mark.parametrize("is_exact", [True, False])
+def test_kernels(is_exact):
+    x, y = host.make_tensor(4096), host.make_tensor(4096)
+    hints = Hints(1, 4)
+
+    def pick(config):
+        return fast if config["T"] == 1024 and not is_exact else exact
+
+    cuda.tile.tune.exhaustive_search(
+        [{"T": 256}, {"T": 1024}],
+        host.find_stream(),
+        lambda config: (x.shape[0] // config["T"],),
+        pick,
+        lambda config: (x, y, config["T"]),
+        lambda config: {"occupancy": hints.occupancy},
+        quiet=True,
+    )
+"""
+
+
+def test_a_closure_variable_of_a_kernel_factory_is_in_the_key(suite: AdapterSuite) -> None:
+    (suite.folder / "test_kernels_of_factory.py").write_text(KERNELS)
+    report = suite.report("test_kernels_of_factory.py", "--autotune-dump=kernels.textproto")
+
+    assert counts_of(report) == {"tuned": 2}
+    assert {lookup["key"]["kernel.is_exact"] for lookup in report["lookups"]} == {True, False}
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [("occupancy=2", "occupancy=4"), ("    occupancy: int\n    stages: int", "    stages: int\n    occupancy: int")],
+    ids=["option of the second kernel", "class of a closure variable"],
+)
+def test_what_the_callbacks_of_a_search_use_is_in_the_fingerprint(suite: AdapterSuite, edit: tuple[str, str]) -> None:
+    (suite.folder / "test_kernels_of_factory.py").write_text(KERNELS)
+    suite.report("test_kernels_of_factory.py", "--autotune-dump=kernels.textproto")
+    loaded = suite.report("test_kernels_of_factory.py", "--autotune-load=kernels.textproto")
+    suite.edit("test_kernels_of_factory.py", *edit)
+    edited = suite.report("test_kernels_of_factory.py", "--autotune-load=kernels.textproto")
+
+    assert (counts_of(loaded), counts_of(edited)["stale"]) == ({"hit": 2}, 2)
+
+
+def test_the_order_of_configurations_does_not_matter(suite: AdapterSuite) -> None:
+    """Each configuration has a class of its own."""
+    text = CONFIG_CLASSES.replace("CONFIGS", "[Split(256), Pair(1024)]")
+    (suite.folder / "test_config.py").write_text(text)
+    suite.report("test_config.py", "--autotune-dump=config.textproto")
+    suite.edit("test_config.py", "[Split(256), Pair(1024)]", "[Pair(1024), Split(256)]")
+    loaded = suite.report("test_config.py", "--autotune-load=config.textproto")
+
+    assert counts_of(loaded) == {"hit": 1}

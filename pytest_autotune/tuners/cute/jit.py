@@ -39,6 +39,7 @@ from pytest_autotune.tuners.shared.configurations import (
     ConfigurationQuestion,
     Configurations,
     add_code_in_values,
+    list_config_values,
     was_measured_for_this_problem,
 )
 from pytest_autotune.tuners.shared.contests import build_contest
@@ -264,7 +265,9 @@ class JitCall:
         # CuTe compiles the values in the function's closure into the kernel, so they count.
         jit_function = self.autotuned.jit_function
         source = read_source(jit_function, own_cells=True)
-        values = [*self.autotuned.configs, *self.arguments.values()]
+        values = list(self.arguments.values())
+        for config in self.autotuned.configs:
+            values += list_config_values(config)
         source = add_code_in_values(source, values, python_function(jit_function))
         return ConfigurationQuestion(
             problem,

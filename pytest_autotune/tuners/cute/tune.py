@@ -143,13 +143,15 @@ class TuneCall:
         if function is None:
             raise UncacheableError(f"{self.kernel_name} is no Python function, whose source could be compared")
         problem = build_problem(self.kernel_name, tuple(self._list_key(function)))
-        values = [*list_config_values(self.params_dict), *(argument.value for argument in self._list_arguments())]
+        named_values = [(argument.name, argument.value) for argument in self._list_arguments()]
+        named_values += _list_closure_values(function)
+        values = [*list_config_values(self.params_dict), *(value for _, value in named_values)]
         source = add_code_in_values(read_source(function), values, function)
         return ConfigurationQuestion(
             problem,
             source,
             Configurations(list_configs(self.params_dict)),
-            settings=list_class_values((argument.name, argument.value) for argument in self._list_arguments()),
+            settings=list_class_values(named_values),
             versions=list_versions("cutlass", "torch", distributions=source.libraries),
         )
 
@@ -159,9 +161,8 @@ class TuneCall:
             if argument.is_default and _is_in_source(argument.value):
                 continue
             yield from list_argument_values(argument.name, argument.value)
-        for name, value in closure_cells(function).items():
-            if not _is_in_source(value):
-                yield from list_argument_values(f"closure.{name}", value)
+        for name, value in _list_closure_values(function):
+            yield from list_argument_values(name, value)
 
     def _list_arguments(self) -> list[BuilderArgument]:
         """Return each argument of the builder that is not tuned.
@@ -228,6 +229,15 @@ class BuilderArgument:
     name: str
     value: Any
     is_default: bool = False
+
+
+def _list_closure_values(function: FunctionType) -> list[tuple[str, Any]]:
+    """Return the values in the closure of the builder that its source does not cover, such as ``closure.layout``."""
+    values = []
+    for name, value in closure_cells(function).items():
+        if not _is_in_source(value):
+            values.append((f"closure.{name}", value))
+    return values
 
 
 def _is_in_source(value: Any) -> bool:

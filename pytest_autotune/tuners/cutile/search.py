@@ -16,7 +16,7 @@ from pytest_autotune.cache.structured import structured_value
 from pytest_autotune.cache.wording import describe_error
 from pytest_autotune.tuners.measuring.clocks import Runner
 from pytest_autotune.tuners.measuring.race import Contest
-from pytest_autotune.tuners.shared.arguments import is_tensor, list_argument_values
+from pytest_autotune.tuners.shared.arguments import is_tensor, list_argument_values, list_class_values
 from pytest_autotune.tuners.shared.configurations import (
     ConfigurationQuestion,
     Configurations,
@@ -77,6 +77,21 @@ class ConfigArguments:
 
 
 @dataclass(frozen=True)
+class KernelArgument:
+    """An argument of the kernel.
+
+    :param value: the argument for the first configuration.
+    :param key: the values of the key for the argument.
+    :param is_fixed: whether the first and the last configuration have equal arguments here.
+    """
+
+    name: str
+    value: Any
+    key: tuple[Value, ...]
+    is_fixed: bool
+
+
+@dataclass(frozen=True)
 class TileSearch:
     """The arguments of one call of ``exhaustive_search``.
 
@@ -110,12 +125,23 @@ class TileSearch:
             raise UncacheableError(
                 self.first_kernel.error or "the kernel has no Python function whose source could be compared"
             )
-        source = self._read_source(function)
+        arguments = self._list_arguments(function)
+        key: list[Value] = []
+        #: The values of the key that are no tensors, as Python has them: they may have classes of the user.
+        key_values: list[tuple[str, Any]] = []
+        for argument in arguments:
+            key += argument.key
+            if argument.is_fixed and not is_tensor(argument.value):
+                key_values.append((argument.name, argument.value))
+        for name, value in self._list_carried_values():
+            key.append(_encode_carried(name, value))
+            key_values.append((name, value))
+        source = self._read_source(function, [value for _, value in key_values])
         return ConfigurationQuestion(
-            Problem(NAME, self.kernel_name, tuple(self._list_key(function)), self.problem.device),
+            Problem(NAME, self.kernel_name, tuple(key), self.problem.device),
             source,
             Configurations(self.configs),
-            settings=self._list_settings(),
+            settings=[*self._list_settings(), *list_class_values(key_values)],
             versions=list_versions("cuda.tile", "torch", distributions=source.libraries),
         )
 
@@ -150,14 +176,15 @@ class TileSearch:
             return self.kernel
         return self.kernel(config)
 
-    def _list_key(self, function: FunctionType) -> Iterator[Value]:
-        """Yield the values of the key: the kernel's arguments, and values that ``grid_fn`` and ``hints_fn`` carry."""
-        yield from self._list_key_of_arguments(function)
+    def _list_carried_values(self) -> Iterator[tuple[str, Any]]:
+        """Yield the values that the callbacks carry, except those of ``args_fn``: the key has its results."""
         yield from list_carried_values("grid_fn", self.grid_fn)
         yield from list_carried_values("hints_fn", self.hints_fn)
+        if not is_kernel(self.kernel):
+            yield from list_carried_values("kernel", self.kernel)
 
-    def _list_key_of_arguments(self, function: FunctionType) -> Iterator[Value]:
-        """Yield the values of the kernel's arguments that are not values of a configuration.
+    def _list_arguments(self, function: FunctionType) -> list[KernelArgument]:
+        """Return the kernel's arguments. The key has no values of an argument that is a value of the configuration.
 
         The method looks at the arguments of the first and the last configuration. It calls ``args_fn`` as rarely as
         possible, because each call may copy tensors. An argument that differs between the two is one of these:
@@ -171,16 +198,20 @@ class TileSearch:
         parameter_names = inspect.signature(function).parameters
         # zip() ends with the shortest. If the numbers of arguments and parameters differ, cuTile refuses the launch.
         pairs = zip(parameter_names, first.arguments, last.arguments, strict=False)
+        arguments = []
         for name, first_argument, last_argument in pairs:
             values = list_argument_values(name, first_argument)
             last_values = list_argument_values(name, last_argument)
-            if values != last_values:
+            is_fixed = values == last_values
+            if not is_fixed:
                 values = first.list_values(name, first_argument)
                 last_values = last.list_values(name, last_argument)
-            yield from values
+            key = list(values)
             for value in last_values:
                 if value not in values:
-                    yield replace(value, name=f"{value.name}.last")
+                    key.append(replace(value, name=f"{value.name}.last"))
+            arguments.append(KernelArgument(name, first_argument, tuple(key), is_fixed))
+        return arguments
 
     def _make_arguments(self, configs: Sequence[Any]) -> ConfigArguments:
         """Return the kernel's arguments for the first configuration for which ``args_fn`` raises no error.
@@ -194,8 +225,11 @@ class TileSearch:
                 continue  # the search of cuTile, too, goes on with the next configuration
         raise UncacheableError("args_fn failed for every configuration")
 
-    def _read_source(self, function: FunctionType) -> DigestedSource:
-        """Return the source of the kernel, of the functions around it, and of the classes in configurations."""
+    def _read_source(self, function: FunctionType, key_values: Sequence[Any]) -> DigestedSource:
+        """Return the source of the kernel, of the functions around it, and of the classes of values.
+
+        :param key_values: the values of the key as Python has them. The values of the configurations count as well.
+        """
         # cuTile compiles the values in the kernel's closure into the kernel, so they count.
         sources = [read_source(function, own_cells=True)]
         callbacks = [self.grid_fn, self.args_fn, self.hints_fn]
@@ -207,7 +241,7 @@ class TileSearch:
                 # A callback is often a lambda in a test. named=False leaves out its name, which says nothing.
                 # carried=False leaves out the values in its closure, such as the tensors of the test.
                 sources.append(read_source(callback, named=False, carried=False))
-        values: list[object] = []
+        values: list[object] = list(key_values)
         for config in self.configs:
             values += [config, *list_config_values(config)]
         return add_code_in_values(combine_sources(sources), values, function)
@@ -296,12 +330,12 @@ def is_kernel(kernel: object) -> bool:
     return hasattr(kernel, "replace_hints")
 
 
-def list_carried_values(name: str, callback: object) -> Iterator[Value]:
+def list_carried_values(name: str, callback: object) -> Iterator[tuple[str, Any]]:
     """Yield the values that cannot change in the closure and the defaults of a callback, such as ``grid_fn.size``.
 
     The source of the callback lacks them. Tensors are left out: the key has those that the kernel gets.
 
-    :param name: ``grid_fn`` or ``hints_fn``.
+    :param name: the name of the parameter, such as ``grid_fn``.
     :param callback: the callback; None without one.
     """
     function = python_function(callback)
@@ -312,13 +346,16 @@ def list_carried_values(name: str, callback: object) -> Iterator[Value]:
         # The source has the code of a function. A variable that the callback assigns is a counter.
         if is_code(value) or is_tensor(value) or variable in assigned_names:
             continue
-        text = immutable_text(value)
-        if text is None:
-            continue
-        try:
-            yield stable_value(f"{name}.{variable}", value)
-        except UncacheableError:  # a frozen dataclass
-            yield Value(f"{name}.{variable}", digest(text), "digest")
+        if immutable_text(value) is not None:
+            yield f"{name}.{variable}", value
+
+
+def _encode_carried(name: str, value: object) -> Value:
+    """Return a value that a callback carries as a value of the key."""
+    try:
+        return stable_value(name, value)
+    except UncacheableError:  # a frozen dataclass
+        return Value(name, digest(str(immutable_text(value))), "digest")
 
 
 def list_decorator_options(kernel: object) -> dict[str, Any]:

@@ -203,15 +203,26 @@ def _find_unusual_alignment(tensor: Any) -> int | None:
         if promised * 8 == element_bits:
             return None
         return promised
-    find_address = getattr(tensor, "data_ptr", None)
-    if not callable(find_address):
-        return None
-    address = find_address()
-    if address % _USUAL_ALIGNMENT == 0:
+    address = _find_address(tensor)
+    if address is None or address % _USUAL_ALIGNMENT == 0:
         return None
     # The lowest bit that is set: 4 for the address 20.
     alignment: int = address & -address
     return alignment
+
+
+def _find_address(tensor: Any) -> int | None:
+    """Return the address of a tensor's first element; None if it is not known."""
+    find_address = getattr(tensor, "data_ptr", None)
+    if callable(find_address):
+        address: int = find_address()
+        return address
+    # CuPy's and Numba's arrays have no data_ptr().
+    array_interface = getattr(tensor, "__cuda_array_interface__", None)
+    if isinstance(array_interface, dict):
+        address, _is_read_only = array_interface["data"]
+        return address
+    return None
 
 
 def _find_dtype(value: object) -> object:

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+from collections import OrderedDict, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
-from types import FunctionType, SimpleNamespace
+from types import FunctionType, MappingProxyType, SimpleNamespace
 from typing import Any
 
 from pytest_autotune.cache.digest_parts import digest_of_candidates, digest_of_parts
@@ -39,6 +40,9 @@ from pytest_autotune.tuners.source.source_digest import (
     stable_value,
 )
 
+#: The classes of Python's own mappings and numbers; see :func:`list_classes`.
+_MAPPING_CLASSES = (dict, OrderedDict, defaultdict, MappingProxyType)
+_NUMBER_CLASSES = (bool, int, float)
 #: The result of a configuration that the library never tried.
 NOT_TRIED = "the search did not try it"
 
@@ -100,44 +104,45 @@ def list_config_values(config: object) -> list[object]:
 
 
 def list_classes(value: object) -> list[type]:
-    """Return the classes of the dataclasses, named tuples and enum members in a value, in order.
+    """Return the class of a value, and the classes of the values inside it, in order.
 
-    The form of the value in a cache has none of these classes. Any mapping gives ``Mapping``: mappings with equal items
-    are one candidate.
+    The form of the value in a cache has none of these classes. Two kinds of classes are not told apart:
+
+    - Numbers of NumPy and of Python, such as ``np.int64(4)`` and ``4``, are one candidate. They have no class here.
+    - Mappings of Python with equal items, such as ``dict`` and ``OrderedDict``, are one candidate. Each gives ``dict``.
     """
-    if isinstance(value, enum.Enum):
-        return [type(value)]
-    items: Iterable[object] = ()
     classes: list[type] = []
-    if isinstance(value, Mapping):
-        classes.append(Mapping)
-        items = [value[name] for name in sorted(value, key=str)]
-    elif _is_dataclass_or_named_tuple(value):
-        classes.append(type(value))
-        items = _list_named_values(value).values()
-    elif isinstance(value, SimpleNamespace):
-        items = vars(value).values()
-    elif isinstance(value, (tuple, list)):
-        items = value
-    for item in items:
+    cls = type(value)
+    if cls in _MAPPING_CLASSES:
+        classes.append(dict)
+    elif cls not in _NUMBER_CLASSES and cls.__module__ != "numpy":
+        classes.append(cls)
+    for item in _list_items(value):
         classes += list_classes(item)
     return classes
 
 
-def _is_dataclass_or_named_tuple(value: object) -> bool:
-    if isinstance(value, type):
-        return False
-    return dataclasses.is_dataclass(value) or (isinstance(value, tuple) and hasattr(value, "_asdict"))
+def _list_items(value: object) -> Iterable[object]:
+    """Return the values inside a value, in an order that equal values share."""
+    if isinstance(value, (type, enum.Enum)):
+        return ()
+    if isinstance(value, Mapping):
+        return [value[name] for name in sorted(value, key=str)]
+    if isinstance(value, SimpleNamespace) or dataclasses.is_dataclass(value):
+        return _list_named_values(value).values()
+    if isinstance(value, (tuple, list)):
+        return value
+    return ()
 
 
 def add_code_in_values(source: DigestedSource, values: Iterable[object], kernel: FunctionType | None) -> DigestedSource:
     """Return a source, and with it the user's code that some values lead to: functions, and the classes of objects.
 
-    The methods of a configuration may decide how a kernel is launched.
+    The methods of a configuration may decide how a kernel is launched. The order of the values does not matter.
 
     :raises UncacheableError: if the source of a class or function cannot be read.
     """
-    code = read_code_in_values(list(values), kernel)
+    code = read_code_in_values(list(values), kernel, in_any_order=True)
     if code is None:
         return source
     return combine_sources([source, code])

@@ -433,6 +433,7 @@ def list_compiled_options(layers: Iterable[object]) -> list[str]:
     """Return the arguments of a kernel's decorators that are compiled in, as text, unless they are the defaults.
 
     ``@triton.jit(noinline=True)`` gives ``noinline=True``, and ``@numba.njit(fastmath=True)`` gives ``fastmath=True``.
+    Of cuTile's ``@ct.kernel(occupancy=2)``, all options that are not None are returned.
 
     :param layers: the kernel's layers, see :func:`list_layers`.
     """
@@ -449,6 +450,9 @@ def list_compiled_options(layers: Iterable[object]) -> list[str]:
             if numba_options.get("opt") is False:
                 texts.append("opt=False")
             texts += _describe_options(numba_options, _NUMBA_OPTIONS)
+        for name, value in sorted(own_attributes(options.get("_compiler_options")).items()):
+            if value is not None:
+                texts.append(f"{name}={value}")
     return texts
 
 

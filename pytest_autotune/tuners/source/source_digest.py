@@ -248,7 +248,7 @@ def read_class_source(cls: type) -> DigestedSource:
 
 
 def read_code_in_values(
-    values: Iterable[object], root: FunctionType | type | None, carried: bool = False
+    values: Iterable[object], root: FunctionType | type | None, carried: bool = False, in_any_order: bool = False
 ) -> DigestedSource | None:
     """Return the source of the user's code that values lead to, such as the arguments of a ``partial``.
 
@@ -256,12 +256,16 @@ def read_code_in_values(
 
     :param root: the function or class that the values are for.
     :param carried: whether plain values in closures and defaults count.
+    :param in_any_order: whether the values have the same source in any order, and if one of them is there twice.
     :raises UncacheableError: if the source of a function cannot be read.
     """
     with UncacheableErrors():
         for digests in list_passes(carried, root):
-            texts = [digests.describe_code_in(value) for value in values]
-    return _build_source_of_texts([text for text in texts if text is not None], digests)
+            described = [digests.describe_code_in(value) for value in values]
+    texts = [text for text in described if text is not None]
+    if in_any_order:
+        texts = sorted(set(texts))
+    return _build_source_of_texts(texts, digests)
 
 
 def read_code_in_objects(function: FunctionType) -> DigestedSource | None:
