@@ -220,12 +220,18 @@ def test_a_changed_helion_setting_makes_the_entry_stale(kernels: Any) -> None:
     assert entry is not None
 
     outcomes = []
-    for changed in ({"triton_do_not_specialize": True}, {"dot_precision": "ieee"}, {"triton_do_not_specialize": False}):
+    for changed in (
+        {"dot_precision": "ieee"},
+        {"triton_do_not_specialize": True},
+        {"debug_dtype_asserts": True},
+        {"autotune_accuracy_check": False},
+        {"triton_do_not_specialize": False},
+    ):
         with hook_adapter(entry) as (_, loaded):
             tune(make_kernel(kernels, kernels.double.fn, configs=kernels.add.configs, **changed), torch.ones(8))
         outcomes.append((loaded[0].outcome, loaded[0].changed))
 
-    assert outcomes == [(Outcome.STALE, ("settings",)), (Outcome.STALE, ("settings",)), (Outcome.HIT, ())]
+    assert outcomes == [(Outcome.STALE, ("settings",))] * 4 + [(Outcome.HIT, ())]
 
 
 @needs_toy

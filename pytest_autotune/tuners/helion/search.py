@@ -49,9 +49,25 @@ _CODE_SETTINGS = (
     "persistent_reserved_sms",
     "static_shapes",
 )
-#: Further settings that change the code of every config, and their defaults. A default is left out of the fingerprint:
-#: else entries from before the adapter read the setting would be stale.
-_ADDED_CODE_SETTINGS = {"triton_do_not_specialize": False}
+#: Further settings that change the code of every config, or decide which configs are accurate enough, and their
+#: defaults. A default is left out of the fingerprint: else entries from before the adapter read the setting would be
+#: stale.
+_ADDED_CODE_SETTINGS = {
+    "autotune_accuracy_check": True,
+    "autotune_baseline_atol": None,
+    "autotune_baseline_rtol": None,
+    "cute_flatten_nested_reductions": False,
+    "cute_full_slice_matmul_tiling": False,
+    "cute_materialize_transformed_operands": False,
+    "cute_region_fission": False,
+    "cute_rng_stream": "word0",
+    "cute_segmented_matmul_tiling": False,
+    "debug_dtype_asserts": False,
+    "distributed": False,
+    "pallas_interpret": False,
+    "pallas_topk_recall_target": 0.99,
+    "triton_do_not_specialize": False,
+}
 #: The settings that change which configs a search makes. A finite search tries its whole list under any of them.
 _SEARCH_SETTINGS = (
     "autotune_best_of_k",
