@@ -177,9 +177,10 @@ def find_ci_run(config: pytest.Config, process_id: str) -> CiRun:
     """Return the CI run of this process, with its command."""
     command = shlex.join(["pytest", *map(str, config.invocation_params.args)])
     folder = config.invocation_params.dir
-    # Two projects of one repository have a rootdir each. Their folders differ only if both are seen from the repository.
+    # Two projects of one repository have a rootdir each, so their folders differ only below the repository.
     base = _find_repository(folder) or config.rootpath
-    return replace(read_ci_run(os.environ), command=command, folder=os.path.relpath(folder, base), process_id=process_id)
+    ci_run = read_ci_run(os.environ)
+    return replace(ci_run, command=command, folder=os.path.relpath(folder, base), process_id=process_id)
 
 
 def _find_repository(folder: Path) -> Path | None:
