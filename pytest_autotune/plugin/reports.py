@@ -177,7 +177,7 @@ def find_ci_run(config: pytest.Config, process_id: str) -> CiRun:
     """Return the CI run of this process, with its command."""
     command = shlex.join(["pytest", *map(str, config.invocation_params.args)])
     folder = config.invocation_params.dir
-    # Two projects of one repository have a rootdir each, so their folders differ only below the repository.
+    # Two projects of one repository have a rootdir each. Only the path below the repository tells their folders apart.
     base = _find_repository(folder) or config.rootpath
     ci_run = read_ci_run(os.environ)
     return replace(ci_run, command=command, folder=os.path.relpath(folder, base), process_id=process_id)
