@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+import uuid
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import pytest
 
 from pytest_autotune.cache import stores
 from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem, Scalar, Value, Versions
+from pytest_autotune.tuners.function.identity import key_values
 from tests.stores import update_store
 
 HERE = Device("Here", "chip", 4)
@@ -181,6 +183,76 @@ def test_with_on_miss_error_a_miss_raises_miss_error(library: Library) -> None:
     library.ships(entry(64, 4))
     failing = "mylib.pytest_autotune.tune('mylib.f', space=[0, 1, 2], run=lambda n: 1 / n, strict=False)"
     assert library.run(failing)[0] == 1
+
+
+#: Values of ``n`` that are different keys of ``tune()``. Python or the text in a cache makes some of them look alike.
+LOOKALIKES = (
+    *("1", "True", "1.0", "0.0", "-0.0", "(1, 1)", "(1, True)"),
+    *("uuid.SafeUUID.safe", "'SafeUUID.safe'", "('SafeUUID.safe',)", "(uuid.SafeUUID.safe,)"),
+)
+
+
+def lookalike_entry(expression: str, choice: int) -> Entry:
+    """Return an entry for the key of ``tune()`` whose ``n`` is the value of an expression."""
+    problem = Problem("function", "mylib.scale", key_values({"n": eval(expression, {"uuid": uuid})}), HERE)
+    return Entry(problem, choice=Candidate(params=(Value("config", choice),), time_us=1.0))
+
+
+def test_keys_of_tune_that_look_alike_have_their_own_choices(library: Library) -> None:
+    choices = [(1, 2, 4)[index % 3] for index in range(len(LOOKALIKES))]
+    shipped = library.ships(*map(lookalike_entry, LOOKALIKES, choices), options="on_miss='error'")
+
+    calls = [f"mylib.scale(0, key={{'n': {expression}}})[0]" for expression in LOOKALIKES]
+    results, warned = shipped.run(f"[{', '.join(calls)}]", prelude="import uuid")
+
+    assert results == choices
+    assert warned == ""
+
+
+@pytest.mark.parametrize("shipped_value", ["1", "uuid.SafeUUID.safe"])
+@pytest.mark.parametrize(("on_miss", "choice"), [("first", 1), ("nearest", 4)])
+def test_the_choice_of_a_key_that_looks_alike_is_a_miss(
+    library: Library, shipped_value: str, on_miss: str, choice: int
+) -> None:
+    """With ``"nearest"`` the choice may be used, because it is the nearest. The user is told so."""
+    shipped = library.ships(lookalike_entry(shipped_value, 4), options=f"on_miss={on_miss!r}")
+    alike = {"1": ["True", "1.0"], "uuid.SafeUUID.safe": ["'SafeUUID.safe'"]}[shipped_value]
+
+    calls = [f"mylib.scale(0, key={{'n': {expression}}})" for expression in (shipped_value, *alike)]
+    (results, uses), warned = shipped.run(
+        f"[[{', '.join(calls)}], [miss.used for miss in mylib.loaded.misses]]", prelude="import uuid"
+    )
+
+    assert results[0] == [4, 0]
+    assert [result[0] for result in results[1:]] == [choice] * len(alike)
+    assert uses == [on_miss] * len(alike)
+    assert warned.count("UserWarning") == 1
+
+
+def test_misses_that_look_alike_are_each_in_the_list_of_misses(library: Library) -> None:
+    shipped = library.ships(entry(64, 4))
+    calls = [f"mylib.scale(0, key={{'n': {expression}}})" for expression in LOOKALIKES]
+
+    count, _ = shipped.run(f"[{', '.join(calls)}] and len(mylib.loaded.misses)", prelude="import uuid")
+
+    assert count == len(LOOKALIKES)
+
+
+def test_functions_of_a_factory_in_keys_of_tune_are_told_apart(library: Library) -> None:
+    factory = library.ships().folder / "mylib" / "factory.py"
+    factory.write_text("def scaled(factor):\n    return lambda x: x * factor\n")
+    prelude = "from pytest_autotune.tuners.function.identity import key_values\nfrom mylib.factory import scaled"
+    texts, _ = library.run("[key_values({'f': scaled(factor)})[0].value for factor in (2, 3)]", prelude)
+    entries = []
+    for text, choice in zip(texts, (2, 4), strict=True):
+        problem = Problem("function", "mylib.scale", (Value("f", text, "function"),), HERE)
+        entries.append(Entry(problem, choice=Candidate(params=(Value("config", choice),), time_us=1.0)))
+    shipped = library.ships(*entries)
+
+    results, warned = shipped.run("[mylib.scale(0, key={'f': scaled(factor)})[0] for factor in (2, 3, 5)]", prelude)
+
+    assert results == [2, 4, 1]
+    assert "no tuned choice is shipped for function:mylib.scale (f=mylib.factory.scaled.<locals>.<lambda>())" in warned
 
 
 def test_a_choice_is_used_on_gpus_of_equal_architecture_and_size(library: Library) -> None:

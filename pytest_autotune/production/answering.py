@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_autotune.cache.distance import LaunchValue, launch_key, launch_value
 from pytest_autotune.cache.model import Candidate, UncacheableError, Value
-from pytest_autotune.production.choices import device_identity
+from pytest_autotune.production.choices import device_identity, exact_key
 from pytest_autotune.production.shipped import LaunchedProblem, MissError, find_shipped_cache
 from pytest_autotune.tuners.source.functions import python_function, qualified_name, unwrapped
 
@@ -214,7 +214,7 @@ class FunctionLaunch:
         self._request = request
         problem = request.problem
         key, device = launch_key(problem.key), device_identity(problem.device)
-        self.problem = LaunchedProblem("function", problem.kernel, key, device)
+        self.problem = LaunchedProblem("function", problem.kernel, key, device, exact_key=exact_key(problem))
 
     def find_candidate(self, choice: Candidate) -> Any:
         return self._request.plan.space.find(choice.params)

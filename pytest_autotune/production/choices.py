@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TypeAlias
 
 from pytest_autotune.cache.codec.mapping import sort_entries
-from pytest_autotune.cache.distance import launch_key
-from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Value
+from pytest_autotune.cache.distance import LaunchValue, launch_key
+from pytest_autotune.cache.model import Cache, Candidate, Device, Entry, Problem, Value
 
 #: The code of an exported module, which ``use()`` runs, too. It is run as a file, because pytest rewrites the imports
 #: of a plugin's modules.
@@ -57,17 +57,30 @@ def select_choices(entries: Iterable[Entry]) -> SelectedChoices:
 def _group_by_launched_problem(entries: Iterable[Entry]) -> Iterable[list[Entry]]:
     """Return the entries with a choice, a list for each problem that a launch can tell apart from other problems.
 
-    A launch shows less than an entry. For example, it does not show the digest of a function's source.
+    A launch of Triton shows less than an entry. For example, it does not show the digest of a function's source.
     """
     entries_by_problem: dict[object, list[Entry]] = {}
     for entry in entries:
         problem = entry.problem
         if entry.choice is None or _has_nan(problem.key) or _has_nan(entry.choice.params):
             continue
-        key = frozenset(launch_key(problem.key).items())
+        key = frozenset(exact_key(problem).items())
         launched_problem = (problem.tuner, problem.kernel, problem.device, key)
         entries_by_problem.setdefault(launched_problem, []).append(entry)
     return entries_by_problem.values()
+
+
+def exact_key(problem: Problem) -> Mapping[str, LaunchValue | Value]:
+    """Return the values of a key by their names, in the form in which ``use()`` compares keys.
+
+    - A call of ``tune()`` encodes its key in production as in a test run. So its encoded values are compared, in which
+      ``True``, ``1`` and ``1.0`` differ.
+    - A launch of Triton shows plain values of Python. They are compared as Triton's own memory compares them: ``True``
+      and ``1`` are equal.
+    """
+    if problem.tuner == "function":
+        return {value.name: value for value in problem.key}
+    return launch_key(problem.key)
 
 
 def _has_nan(values: Iterable[Value]) -> bool:

@@ -7,7 +7,7 @@ tuner would search.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from pytest_autotune.cache.model import Candidate
@@ -22,6 +22,8 @@ class LaunchedProblem:
     :param device: name, architecture, multiprocessors.
     :param used: the answer if no exact choice is shipped: the ``"first"`` candidate, the choice of the ``"nearest"``
         problem, or ``"tune"`` or ``"error"``; empty if an exact choice is shipped.
+    :param exact_key: the key in the form in which it is compared with the keys of entries, see
+        :func:`~pytest_autotune.production.choices.exact_key`; None if that is ``key``, as for a launch of Triton.
     """
 
     tuner: str
@@ -29,6 +31,7 @@ class LaunchedProblem:
     key: Mapping[str, Any]
     device: tuple[str, str, int]
     used: str = ""
+    exact_key: Mapping[str, Any] | None = field(default=None, repr=False)
 
     def __str__(self) -> str:
         key = ", ".join(f"{name}={value}" for name, value in self.key.items())
@@ -36,8 +39,11 @@ class LaunchedProblem:
 
     @property
     def sorted_key(self) -> tuple[tuple[str, Any], ...]:
-        """The key as the picker compares keys."""
-        return tuple(sorted(self.key.items()))
+        """The key as it is compared with the keys of entries."""
+        key = self.key
+        if self.exact_key is not None:
+            key = self.exact_key
+        return tuple(sorted(key.items()))
 
 
 class KernelLaunch(Protocol):

@@ -128,8 +128,9 @@ class ShippedCache:
         self._pickers: dict[tuple[str, DeviceIdentity], Picker] = {}
         #: (tuner, kernel, key, architecture) of the problems with several choices.
         self._ambiguous: set[tuple[object, ...]] = set()
-        #: The misses as lines of JSON, to report each of them once.
-        self._reported_lines: set[str] = set()
+        #: The line of JSON and the key of each miss, to report each of them once. The line alone does not tell the
+        #: member of an enum from the text of its name.
+        self._reported_misses: set[object] = set()
         #: (tuner, device, kind) of the warnings that were shown.
         self._shown_warnings: set[object] = set()
         add_shipped_cache(self)
@@ -209,15 +210,31 @@ class ShippedCache:
         known = picker.find_choices(problem.kernel, self.other_devices)
         if known is None:
             return None
-        tuned_key = problem.sorted_key
-        if self.on_miss == "nearest":
-            nearest = self.nearest or _list_size_names(known.choice_by_key)
-            tuned_key = picker.find_nearest_key(known.choice_by_key, problem.sorted_key, nearest)
-        entry = known.choice_by_key.get(tuned_key)
+        entry = known.choice_by_key.get(problem.sorted_key)
+        is_same_key = entry is not None
+        if entry is None and self.on_miss == "nearest":
+            entry = self._find_nearest_entry(picker, known.choice_by_key.values(), problem)
         if entry is None:
             return None
         # The picker's remark names a device, because no choice of this picker has a version of Triton.
-        return ShippedEntry(entry, is_same_key=tuned_key == problem.sorted_key, other_device=known.remark)
+        return ShippedEntry(entry, is_same_key, other_device=known.remark)
+
+    def _find_nearest_entry(self, picker: Picker, entries: Iterable[Entry], problem: LaunchedProblem) -> Entry | None:
+        """Return the entry whose key is the nearest to a problem without an entry; None if no key is near.
+
+        Distances are computed from plain values, so ``1`` and ``1.0`` in two keys of ``tune()`` have no distance.
+
+        :param entries: those that the problem's device may use, in the order of a file.
+        """
+        from pytest_autotune.cache.distance import launch_key
+
+        entry_by_key: dict[tuple[tuple[str, Any], ...], Entry] = {}
+        for entry in entries:
+            # Of entries that are equally near, the first is used.
+            entry_by_key.setdefault(tuple(sorted(launch_key(entry.problem.key).items())), entry)
+        nearest = self.nearest or _list_size_names(entry_by_key)
+        wanted_key = tuple(sorted(problem.key.items()))
+        return entry_by_key.get(picker.find_nearest_key(entry_by_key, wanted_key, nearest))
 
     def _find_first_candidate(self, launch: KernelLaunch) -> ShippedAnswer:
         """Return the first candidate that works, if ``on_miss`` allows it."""
@@ -293,11 +310,11 @@ class ShippedCache:
 
         :param entries: an entry of each problem.
         """
-        from pytest_autotune.cache.distance import launch_key
+        from pytest_autotune.production.choices import exact_key
 
         for entry in entries:
             problem = entry.problem
-            key = tuple(sorted(launch_key(problem.key).items()))
+            key = tuple(sorted(exact_key(problem).items()))
             self._ambiguous.add((problem.tuner, problem.kernel, key, problem.device.arch))
 
     # The misses.
@@ -350,11 +367,13 @@ class ShippedCache:
 
     def _report_miss(self, miss: LaunchedProblem) -> None:
         """Add a miss to ``misses`` and to the file ``report``, unless an equal miss was added before."""
-        line = json.dumps(vars(miss), default=str)
+        fields = {name: value for name, value in vars(miss).items() if name != "exact_key"}
+        line = json.dumps(fields, default=str)
+        reported_miss = (line, miss.sorted_key)
         with _lock:
-            if line in self._reported_lines:
+            if reported_miss in self._reported_misses:
                 return
-            self._reported_lines.add(line)
+            self._reported_misses.add(reported_miss)
         self.misses.append(miss)
         if self.report is None:
             return
@@ -370,14 +389,13 @@ def _group_choices(entries: Iterable[Entry]) -> dict[str, dict[object, list[obje
     An export has the version of Triton behind the device. Here it is empty, which fits any version, because
     ``ShippedCache`` itself compares versions.
     """
-    from pytest_autotune.cache.distance import launch_key
-    from pytest_autotune.production.choices import device_identity
+    from pytest_autotune.production.choices import device_identity, exact_key
 
     choices: dict[str, dict[object, list[object]]] = {}
     for entry in entries:
         tuned_on = (*device_identity(entry.problem.device), "")
         choices_by_device = choices.setdefault(entry.problem.kernel, {})
-        choices_by_device.setdefault(tuned_on, []).append((launch_key(entry.problem.key), entry))
+        choices_by_device.setdefault(tuned_on, []).append((exact_key(entry.problem), entry))
     return choices
 
 
