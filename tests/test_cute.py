@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from pytest_autotune.tuners.cute.internals import AutotunedFunction, Iterations
 from tests.adapter_suites import IS_REAL, AdapterSuite, counts_of
 
 CACHE = "cache.textproto"
@@ -142,6 +143,144 @@ def test_a_call_with_another_dtype_or_class_is_another_problem(suite: AdapterSui
         ("cutlass.Float32", False),
         ("cutlass.Float32", True),
     ]
+
+
+REMEMBERED = """
+import dataclasses, threading, cutlass, cutlass.cute as cute, host, scale_kernels
+
+LOCK = threading.Lock()
+
+@dataclasses.dataclass
+class Mutable:
+    size: int = 1
+
+@cute.testing.autotune_jit({"T": [64, 128]}, iterations=1)
+@cute.jit
+def scale(
+    src: cute.Tensor, dst: cute.Tensor, M: cutlass.Constexpr = 1, N: cutlass.Constexpr = 1, T: cutlass.Constexpr = 128
+):
+    scale_kernels.scale_kernel(src, dst, 1, T).launch(grid=[1, 1, 1], block=[T, 1, 1])
+
+def test_calls():
+    src, dst = host.make_vector(1 << 16), host.make_vector(1 << 16)
+    for repeat in range(REPEATS):
+        for arguments in CALLS:
+            scale(src, dst, **arguments)
+    assert host.count_measured() == 2 * len(CALLS)
+"""
+#: Every call passes M and N: CuTe 4.8 tunes no function with a constexpr that a call leaves out. It passes them to the
+#: kernel, too, which does not take them.
+LEFT_TO_CUTE = REMEMBERED.replace(
+    "scale(src, dst, **arguments)",
+    "try: scale(src, dst, **arguments)\n            except TypeError as error: assert 'the kernel takes' in str(error)",
+)
+ALIAS = """from __future__ import annotations
+from cutlass import Constexpr as CE
+"""
+
+
+def write_calls(suite: AdapterSuite, calls: str, text: str = REMEMBERED, repeats: int = 2) -> None:
+    """Write a test that repeats some calls of a kernel. It expects one search for each of the calls."""
+    (suite.folder / "test_calls.py").write_text(text.replace("CALLS", calls).replace("REPEATS", str(repeats)))
+
+
+@pytest.mark.parametrize(
+    "calls",
+    [
+        '[{"M": 64}, {"N": 64}]',
+        '[{"M": 1}, {"M": True}]',
+        '[{"M": 0.0}, {"M": -0.0}]',
+        '[{"M": [4, 1]}, {"M": [4, 2]}]',
+    ],
+    ids=["another parameter", "another class", "another sign", "unhashable"],
+)
+def test_equal_values_of_different_problems_share_no_kernel(suite: AdapterSuite, calls: str) -> None:
+    """CuTe's own memory has the values without their names, and compares them as Python does."""
+    write_calls(suite, calls)
+    report = suite.report("test_calls.py", "--autotune-dump=calls.textproto")
+
+    assert report["status"] == 0, report["output"]
+    assert counts_of(report) == {"tuned": 2}
+
+
+def test_a_constexpr_under_another_name_tells_calls_apart(suite: AdapterSuite) -> None:
+    """All annotations are text. The text does not have the word Constexpr."""
+    write_calls(suite, '[{"M": 3}, {"M": 5}]', ALIAS + REMEMBERED.replace("cutlass.Constexpr", "CE"))
+    report = suite.report("test_calls.py", "--autotune-dump=calls.textproto")
+
+    assert report["status"] == 0, report["output"]
+    assert sorted(lookup["key"]["M"] for lookup in report["lookups"]) == [3, 5]
+
+
+def test_a_subclass_of_constexpr_tells_calls_apart(suite: AdapterSuite) -> None:
+    text = REMEMBERED.replace("LOCK =", "class Size(cutlass.Constexpr): pass\n\nLOCK =").replace(
+        "M: cutlass.Constexpr", "M: Size"
+    )
+    write_calls(suite, '[{"M": 3}, {"M": 5}]', text)
+    report = suite.report("test_calls.py", "--autotune-dump=calls.textproto")
+
+    assert report["status"] == 0, report["output"]
+
+
+def test_constexpr_is_seen_in_annotations_that_cannot_be_resolved() -> None:
+    def launch(size: cutlass.Constexpr, other: Missing) -> None:  # type: ignore[name-defined] # noqa: F821
+        pass
+
+    def tuned() -> None:
+        pass
+
+    vars(tuned).update(_original_func=launch, _autotune_params={}, _autotune_update_params=[])
+    vars(tuned).update(_best_kernel={}, _best_config={})
+    autotuned = AutotunedFunction(tuned, Iterations(1, 1))
+
+    assert (autotuned.is_in_key("size", 1), autotuned.is_in_key("other", 1)) == (True, False)
+
+
+@pytest.mark.parametrize("option", ["--autotune-dump=calls.textproto", f"--autotune-load={CACHE}"])
+def test_an_unhashable_constexpr_is_left_to_cute(suite: AdapterSuite, option: str) -> None:
+    """CuTe tunes the call. A second call would be an error of CuTe."""
+    write_calls(suite, '[{"M": Mutable(), "N": 1}]', LEFT_TO_CUTE, repeats=1)
+    report = suite.report("test_calls.py", option)
+
+    assert report["status"] == 0, report["output"]
+    assert counts_of(report) == {"uncacheable": 1}
+    assert report["lookups"][0]["reason"] == "M is a test_calls.Mutable, which has no stable form"
+
+
+def test_uncacheable_calls_with_equal_values_share_no_kernel(suite: AdapterSuite) -> None:
+    """CuTe tunes as without the plugin, which adds no names to CuTe's own key."""
+    write_calls(suite, '[{"M": LOCK, "N": 1}, {"M": LOCK, "N": True}]', LEFT_TO_CUTE, repeats=1)
+    report = suite.report("test_calls.py", "--autotune-dump=calls.textproto")
+
+    assert report["status"] == 0, report["output"]
+    assert counts_of(report) == {"uncacheable": 1}
+
+
+FAILING = """
+import cutlass, cutlass.cute as cute, host, pytest, scale_kernels
+
+@cute.testing.autotune_jit({"T": [64, 128]}, iterations=1)
+@cute.jit
+def scale(
+    src: cute.Tensor, dst: cute.Tensor, M: cutlass.Constexpr = 1, V: cutlass.Constexpr = 1, T: cutlass.Constexpr = 128
+):
+    pass
+
+def test_failing():
+    src, dst = host.make_vector(1 << 16), host.make_vector(1 << 16)
+    scale(src, dst, M=5)
+    with pytest.raises(ValueError, match="V must be a power of two"):
+        scale(src, dst, V=5)
+"""
+
+
+@pytest.mark.skipif(IS_REAL, reason="the stand-in says what does not compile")
+def test_a_call_that_does_not_compile_launches_no_other_kernel(suite: AdapterSuite) -> None:
+    """CuTe does not take a kernel that the adapter remembered for one of its own."""
+    (suite.folder / "test_failing.py").write_text(FAILING)
+    report = suite.report("test_failing.py", "--autotune-dump=failing.textproto")
+
+    assert report["status"] == 0, report["output"]
 
 
 METHOD = """
@@ -390,14 +529,12 @@ def test_half(): launch(cutlass.Float16)
 
 @pytest.mark.skipif(IS_REAL, reason="uses tensors of the stand-in")
 def test_dtypes_of_tensors_inside_a_list_are_in_the_problem_key(suite: AdapterSuite) -> None:
-    """CuTe looks at no dtype, so each dtype runs in a process of its own."""
+    """CuTe looks at no dtype. No kernel is launched for a tensor with another dtype."""
     (suite.folder / "test_list.py").write_text(TENSOR_LIST)
-    dtypes = []
-    for test in ("test_float", "test_half"):
-        [lookup] = suite.report(f"test_list.py::{test}", "--autotune-dump=list.textproto")["lookups"]
-        dtypes.append(lookup["key"]["tensors.0.dtype"].partition("@")[0])
+    report = suite.report("test_list.py", "--autotune-dump=list.textproto")
 
-    assert dtypes == ["cutlass.Float32", "cutlass.Float16"]
+    dtypes = [lookup["key"]["tensors.0.dtype"].partition("@")[0] for lookup in report["lookups"]]
+    assert sorted(dtypes) == ["cutlass.Float16", "cutlass.Float32"]
 
 
 LAYOUTS = """
@@ -425,21 +562,18 @@ def test_dynamic(): tune_both(make().mark_layout_dynamic(), make().mark_layout_d
 
 
 def test_tensors_with_different_layouts_are_different_problems(suite: AdapterSuite) -> None:
-    """CuTe does not look at layouts, so each layout runs in a process of its own."""
+    """CuTe does not look at layouts. No kernel is launched for a tensor with another layout."""
     (suite.folder / "test_layouts.py").write_text(LAYOUTS)
-    layouts = {}
-    for test in ("test_static", "test_dynamic"):
-        report = suite.report(f"test_layouts.py::{test}", "--autotune-dump=layouts.textproto")
-        assert report["status"] == 0, report["output"]
-        for lookup in report["lookups"]:
-            layouts[test, lookup["kernel"]] = lookup["key"].get("src.layout")
+    report = suite.report("test_layouts.py", "--autotune-dump=layouts.textproto")
 
-    assert layouts == {
-        ("test_static", "test_layouts.scale"): "(8,16):(16,1)",
-        ("test_static", "test_layouts.build"): None,  # the key of tune has the shape and the strides
-        ("test_dynamic", "test_layouts.scale"): "(?,?):(?{i64},1)",
-        ("test_dynamic", "test_layouts.build"): "(?,?):(?{i64},1)",
-    }
+    assert report["status"] == 0, report["output"]
+    layouts = [(lookup["kernel"], lookup["key"].get("src.layout")) for lookup in report["lookups"]]
+    assert sorted(layouts, key=str) == [
+        ("test_layouts.build", "(?,?):(?{i64},1)"),
+        ("test_layouts.build", None),  # the key of tune has the shape and the strides
+        ("test_layouts.scale", "(8,16):(16,1)"),
+        ("test_layouts.scale", "(?,?):(?{i64},1)"),
+    ]
 
 
 FAKE_LAYOUTS = """

@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from importlib import import_module
 from itertools import product
@@ -18,6 +18,7 @@ from typing import Any
 
 from pytest_autotune.tuners.protocol import HookError
 from pytest_autotune.tuners.shared.patches import check_signature
+from pytest_autotune.tuners.source.attributes import class_mro, is_instance
 from pytest_autotune.tuners.source.libraries import find_version
 
 #: The distribution of CuTe DSL.
@@ -103,10 +104,14 @@ class AutotunedFunction:
 
     cute_function: Any
     iterations: Iterations
+    #: The ``update_on_change`` of the decorator: CuTe tunes each value of these parameters by itself. This is a copy,
+    #: because CuTe's own searches add names to the list.
+    key_names: tuple[str, ...] = field(init=False)
 
     def __post_init__(self) -> None:
         if not all(hasattr(self.cute_function, name) for name in _STATE):
             raise HookError(f"autotune_jit of {LIBRARY} {find_version(LIBRARY)} keeps its choices elsewhere")
+        object.__setattr__(self, "key_names", tuple(self.cute_function._autotune_update_params))
 
     @property
     def jit_function(self) -> Any:
@@ -119,17 +124,12 @@ class AutotunedFunction:
         return list_configs(self.cute_function._autotune_params)
 
     @property
-    def key_names(self) -> list[str]:
-        """CuTe's own list of parameters. CuTe tunes each value of these parameters by itself.
-
-        The list begins with the ``update_on_change`` of the decorator. CuTe and :meth:`add_compiled_in` add names.
-        """
-        names: list[str] = self.cute_function._autotune_update_params
-        return names
-
-    @property
     def kernels(self) -> dict[tuple[Any, ...], Any]:
-        """CuTe's memory: the compiled kernel of each key."""
+        """CuTe's memory: the compiled kernel of each key.
+
+        CuTe's own keys are values of arguments without names, compared as Python compares them. The adapter's keys
+        begin with a problem, so that CuTe never takes a kernel of the adapter for one of its own.
+        """
         kernels: dict[tuple[Any, ...], Any] = self.cute_function._best_kernel
         return kernels
 
@@ -145,7 +145,13 @@ class AutotunedFunction:
 
     @cached_property
     def _constexpr_names(self) -> frozenset[str]:
-        parameters = self._signature.parameters.values()
+        try:
+            # The annotations may be text, because of "from __future__ import annotations".
+            signature = inspect.signature(self.jit_function, eval_str=True)
+        except Exception:
+            # A name in an annotation is not defined, for example.
+            signature = self._signature
+        parameters = signature.parameters.values()
         return frozenset(parameter.name for parameter in parameters if _is_constexpr(parameter.annotation))
 
     @property
@@ -160,36 +166,29 @@ class AutotunedFunction:
         """
         return self._signature.bind_partial(*args, **kwargs).arguments
 
-    def add_compiled_in(self, arguments: Mapping[str, Any]) -> None:
-        """Add the parameters whose values CuTe compiles into the kernel to :attr:`key_names`.
+    def is_in_key(self, name: str, value: Any) -> bool:
+        """Whether the value of an argument tells calls apart.
 
-        CuTe does so, too, but only after its first search: its second call then has another key, and tunes again.
-
-        - A parameter that is tuned gets its value from the configuration, so it is left out.
-        - A parameter that is annotated as ``Constexpr`` is compiled in.
-        - A class, such as the dtype ``cutlass.Float16``, is compiled in.
-
-        :param arguments: the arguments of a call by name.
+        - A parameter in ``update_on_change`` does.
+        - A parameter that is tuned does not: it gets its value from the configuration.
+        - A parameter that is annotated as ``Constexpr`` does, because CuTe compiles its value into the kernel.
+        - A class, such as the dtype ``cutlass.Float16``, does, because it is compiled in, too.
         """
-        for name, value in arguments.items():
-            if name in self.key_names or name in self.cute_function._autotune_params:
-                continue
-            if name in self._constexpr_names or isinstance(value, type):
-                self.key_names.append(name)
+        if name in self.key_names:
+            return True
+        if name in self.cute_function._autotune_params:
+            return False
+        return name in self._constexpr_names or isinstance(value, type)
 
-    def compute_key(self, arguments: Mapping[str, Any]) -> tuple[Any, ...]:
-        """Return the key of CuTe's memory for a call: the values of :attr:`key_names`.
+    def list_none_names(self, arguments: Mapping[str, Any]) -> list[str]:
+        """Return the parameters that are None in a call, whether the caller passed None or None is the default.
 
-        CuTe compiles another kernel if a parameter is None, for example one without a bias. The key then also has
-        ``"bias=None"``, whether the caller passed None or None is the default.
+        CuTe compiles another kernel if a parameter is None, for example one without a bias.
 
         :param arguments: the arguments of the call by name.
         """
-        key = [arguments[name] for name in self.key_names if name in arguments]
-        for name, parameter in self._signature.parameters.items():
-            if arguments.get(name, parameter.default) is None:
-                key.append(f"{name}=None")
-        return tuple(key)
+        parameters = self._signature.parameters.items()
+        return [name for name, parameter in parameters if arguments.get(name, parameter.default) is None]
 
     def forget_all(self) -> None:
         """Empty CuTe's memory of this function."""
@@ -198,11 +197,14 @@ class AutotunedFunction:
 
 
 def _is_constexpr(annotation: Any) -> bool:
-    """Whether a parameter is annotated as ``cutlass.Constexpr`` or ``cutlass.Constexpr[int]``.
+    """Whether a parameter is annotated as ``cutlass.Constexpr``, ``cutlass.Constexpr[int]``, or a subclass of these.
 
-    The annotation may be text, because of ``from __future__ import annotations``.
+    The annotation is text if it could not be resolved.
     """
-    return "Constexpr" in str(annotation)
+    classes = [annotation]
+    if is_instance(annotation, type):
+        classes = list(class_mro(annotation))
+    return any("Constexpr" in str(cls) for cls in classes)
 
 
 @dataclass(frozen=True)

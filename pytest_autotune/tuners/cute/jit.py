@@ -2,12 +2,13 @@
 
 Each function that ``autotune_jit`` decorates is replaced by a function of :class:`JitFunctions`:
 
-- If CuTe's memory has a kernel for the arguments, the replacement launches this kernel.
+- If CuTe's memory has a kernel for the same problem, the replacement launches this kernel.
 - Else it asks the session. On a hit it compiles the loaded configuration, and benchmarks nothing.
 - On a miss it compiles and benchmarks all configurations. CuTe's own search is not used, because it ends at the first
   configuration that does not compile.
 
-In the last two cases the kernel then goes into CuTe's memory, for the later calls.
+In the last two cases the kernel then goes into CuTe's memory, for the later calls of the problem. CuTe does not find
+the adapter's kernels there, and the adapter launches none of CuTe's: a call that the adapter leaves alone is CuTe's.
 """
 
 from __future__ import annotations
@@ -16,10 +17,11 @@ import functools
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from types import FunctionType
 from typing import Any
 
-from pytest_autotune.cache.model import UncacheableError, Value
+from pytest_autotune.cache.model import Problem, UncacheableError, Value
 from pytest_autotune.cache.wording import describe_error
 from pytest_autotune.run.session import Session
 from pytest_autotune.run.tuning import Tuning
@@ -92,7 +94,7 @@ class JitFunctions:
         return replacement
 
     def _launch(self, autotuned: AutotunedFunction, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Launch the kernel that CuTe remembers for this call, or find a choice first."""
+        """Launch the kernel that CuTe's memory has for the problem of this call, or find a choice first."""
         if not self._is_in_run:
             return autotuned.cute_function(*args, **kwargs)
         try:
@@ -100,13 +102,7 @@ class JitFunctions:
         except TypeError:
             # The call is wrong. CuTe raises the error that its user expects.
             return autotuned.cute_function(*args, **kwargs)
-        # Add the call's Constexpr arguments to the names in the key before the key is computed. Otherwise two calls
-        # that differ only in a Constexpr would share a key, and the second call would launch the first call's kernel.
-        autotuned.add_compiled_in(arguments)
-        kernel = autotuned.kernels.get(autotuned.compute_key(arguments))
-        if kernel is None:
-            return self._ask_or_search(JitCall(self._library, autotuned, args, kwargs, arguments))
-        return CompiledLaunch.of_call(kernel, args, kwargs).run()
+        return self._ask_or_search(JitCall(self._library, autotuned, args, kwargs, arguments))
 
     def list_tuned_names(self) -> list[str]:
         """Return the names of the functions that have a choice in CuTe's memory."""
@@ -156,23 +152,28 @@ class _Memory:
 
 
 def search_by_cute(jit_call: JitCall) -> Any:
-    """Have CuTe search and launch. :class:`JitHook` is asked before, and most often answers the call."""
+    """Leave a call to CuTe. :class:`JitHook` is asked before, and most often answers the call."""
     return jit_call.autotuned.cute_function(*jit_call.args, **jit_call.kwargs)
 
 
 class JitHook(CallHook):
-    """Asks the session for the choice of a call that has no kernel in CuTe's memory, and searches if there is none."""
+    """Launches the remembered kernel of a call's problem; else asks the session for a choice, or searches."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
 
     def ask(self, call: HookedCall) -> CallInstead | None:
-        """Return the launch of the loaded choice or, after a search, of the fastest configuration.
+        """Return the launch of the remembered kernel, of the loaded choice or, after a search, of the fastest.
 
-        None leaves the call to CuTe's own search: the session does not act on it, its problem has no stable form, or
-        every configuration failed. In the last case CuTe raises the error of the first configuration, as always.
+        None leaves the call to CuTe: the session does not act on it, its problem has no stable form, or every
+        configuration failed. In the last case CuTe raises the error of the first configuration, as always.
         """
         jit_call: JitCall = call.arguments["jit_call"]
+        if self._session.is_left_out(NAME, jit_call.kernel_name):
+            return None
+        launch = jit_call.find_remembered()
+        if launch is not None:
+            return CallInstead(launch.run)
         if self._session.leaves_alone(NAME, jit_call.kernel_name):
             return None
         try:
@@ -236,7 +237,7 @@ class CompiledConfig:
 
 @dataclass(frozen=True)
 class JitCall:
-    """One call for which CuTe's memory has no kernel. The called function is under ``autotune_jit``.
+    """One call of a function under ``autotune_jit``.
 
     :param arguments: the arguments by name, without defaults. ``args`` and ``kwargs`` hold the same arguments.
     """
@@ -254,14 +255,27 @@ class JitCall:
         assert function is not None
         return qualified_name(function)
 
-    def build_question(self) -> ConfigurationQuestion:
-        """Return the question for this call.
+    @cached_property
+    def _problem(self) -> Problem:
+        """The problem of this call.
 
         :raises UncacheableError: if a part of the problem has no stable form.
         """
         if self.autotuned.is_method:
             raise UncacheableError("the kernel is a method, which depends on the attributes of self")
-        problem = build_problem(self.kernel_name, tuple(self._list_key()))
+        return build_problem(self.kernel_name, tuple(self._list_key()))
+
+    @cached_property
+    def _class_values(self) -> list[Value]:
+        """The fingerprint's digest of the classes of the arguments."""
+        return list_class_values(self.arguments.items())
+
+    def build_question(self) -> ConfigurationQuestion:
+        """Return the question for this call.
+
+        :raises UncacheableError: if a part of the problem has no stable form.
+        """
+        problem = self._problem
         # CuTe compiles the values in the function's closure into the kernel, so they count.
         jit_function = self.autotuned.jit_function
         source = read_source(jit_function, own_cells=True)
@@ -273,7 +287,7 @@ class JitCall:
             problem,
             source,
             Configurations(self.autotuned.configs),
-            settings=list_class_values(self.arguments.items()),
+            settings=self._class_values,
             versions=list_versions("cutlass", "torch", distributions=source.libraries),
         )
 
@@ -283,7 +297,7 @@ class JitCall:
         CuTe does not look at dtypes and layouts, but each of them needs another kernel.
         """
         for name, value in self.arguments.items():
-            if name in self.autotuned.key_names:
+            if self.autotuned.is_in_key(name, value):
                 yield from list_argument_values(name, value)
             else:
                 yield from list_compiled_values(name, value)
@@ -327,17 +341,33 @@ class JitCall:
         )
         return time_us
 
+    @cached_property
+    def _memory_key(self) -> tuple[Any, ...]:
+        """The key of this call's kernel in CuTe's memory.
+
+        :raises UncacheableError: if the problem has no stable form.
+        """
+        return (self._problem, *self._class_values, *self.autotuned.list_none_names(self.arguments))
+
+    def find_remembered(self) -> CompiledLaunch | None:
+        """Return the launch of the kernel that was remembered for this call's problem; None if there is none."""
+        try:
+            kernel = self.autotuned.kernels.get(self._memory_key)
+        except UncacheableError:
+            return None
+        if kernel is None:
+            return None
+        return CompiledLaunch.of_call(kernel, self.args, self.kwargs)
+
     def remember(self, compiled: CompiledConfig) -> None:
         """Put a choice into CuTe's memory."""
-        key = self.autotuned.compute_key(self.arguments)
-        self.autotuned.kernels[key] = compiled.launch.kernel
-        self.autotuned.chosen_configs[key] = compiled.config
+        self.autotuned.kernels[self._memory_key] = compiled.launch.kernel
+        self.autotuned.chosen_configs[self._memory_key] = compiled.config
 
     def forget(self) -> None:
         """Take the choice of this call out of CuTe's memory."""
-        key = self.autotuned.compute_key(self.arguments)
-        self.autotuned.kernels.pop(key, None)
-        self.autotuned.chosen_configs.pop(key, None)
+        self.autotuned.kernels.pop(self._memory_key, None)
+        self.autotuned.chosen_configs.pop(self._memory_key, None)
 
     def build_contest(self) -> Contest | str:
         """Return the race of a loaded choice with the other configurations, or the reason why there is no race."""
