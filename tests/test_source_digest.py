@@ -442,6 +442,29 @@ def test_a_lambda_beside_one_that_can_never_run_has_a_digest(load) -> None:
     assert source_digest(load(source.replace("n + 1", "n + 3")).kernel) != digest
 
 
+#: Lines that assign a lambda to ``kernel`` and have another lambda.
+LINES_OF_LAMBDAS = {
+    "constant": "OTHER, kernel = (lambda n: n), (lambda n: 64)\n",
+    "constant inside": "OTHER, kernel = (lambda n: n), (lambda n: sorted(n, key=lambda x: 64))\n",
+    "inside": "kernel = (lambda n: lambda x: 64)(1)\n",
+    "equal lambdas inside": "OTHER, kernel = (lambda n: n), (lambda n: (64, (lambda: 1), (lambda: 1)))\n",
+    "in a condition": "OTHER, kernel = (lambda n: n), (lambda n: (lambda m: 64) if 1 else n)\n",
+    "behind and": "OTHER, kernel = (lambda n: n), (lambda n: 1 and (lambda m: 64))\n",
+    "default": "kernel = lambda n, f=(lambda m: m): 64\n",
+    "in a default": "kernel = (lambda n, f=(lambda m: 64): f)(1)\n",
+    "several lines": "OTHER, kernel = (lambda n: n), (lambda n:\n    (64,\n    [lambda m: m for m in n]))\n",
+    "decorator": "@lambda function: (lambda n: function(n) + 64)\ndef kernel(n): return n\n",
+}
+
+
+@pytest.mark.parametrize("line", LINES_OF_LAMBDAS.values(), ids=LINES_OF_LAMBDAS)
+def test_a_lambda_in_a_line_with_another_one_has_a_digest(load, line: str) -> None:
+    digest = source_digest(load(line).kernel)
+
+    assert source_digest(load(line.replace("n: n)", "n: -n)")).kernel) == digest
+    assert source_digest(load(line.replace("64", "65")).kernel) != digest
+
+
 @pytest.mark.parametrize("decorator", ["functools.cache", "triton.constexpr_function"])
 def test_the_source_includes_wrapper_and_decorated_function(load, decorator: str) -> None:
     if decorator.startswith("triton") and not hasattr(pytest.importorskip("triton"), "constexpr_function"):

@@ -9,6 +9,7 @@ import __future__
 
 import ast
 import inspect
+import itertools
 import linecache
 import os
 import re
@@ -21,8 +22,6 @@ from functools import lru_cache
 from types import CodeType
 from typing import Any
 
-#: The first of the line numbers that mark lambdas. No file has so many lines.
-_FAR_LINE = 1 << 24
 #: The function that pytest calls after each assertion that holds, if the suite's configuration says so.
 _PASS_HOOK = "_call_assertion_pass"
 #: Matches each source of which Python's parser may warn. It matches other sources, too. The parser warns of an unknown
@@ -112,7 +111,7 @@ def is_in_source(code: CodeType, source: str) -> bool:
     """
     # A notebook and a doctest compile their source with flags that the source does not show.
     flags = code.co_flags & _FUTURE_FLAGS | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
-    for compile_file in (_compile_all, _compile_rewritten):
+    for compile_file in (_compile_source, _compile_rewritten):
         try:
             # The compiler warns of more than the parser, such as assert (a, b).
             with _ignored_warnings():
@@ -160,32 +159,54 @@ def _select_lambdas(source: str, code: CodeType) -> list[ast.Lambda]:
     # The line numbers of this tree are changed below, so it must not be a tree that parse_module() keeps.
     tree = parse(source)
     nodes = _list_lambdas_in_line(tree, code.co_firstlineno)
-    # Each lambda gets a line of its own: the line tells which code was compiled from which lambda.
-    for number, node in enumerate(nodes):
-        node.lineno = _FAR_LINE + number
-        node.end_lineno = node.lineno + 1
-    with _ignored_warnings():
-        code_by_line = {compiled.co_firstlineno: compiled for compiled in _compile_all(tree)}
+    line_count = len(source.splitlines())
+    # Behind the file, each lambda gets lines of its own: the line tells which code was compiled from which lambda.
+    far_lines = itertools.count(2 * line_count, line_count)
     selected = []
+    while nodes:
+        # The lambdas in the body of a lambda first move with it and get their lines in the next round: the compiler
+        # makes other instructions if the distance between two lines changes.
+        outer_nodes = _select_outer_lambdas(nodes)
+        for node in outer_nodes:
+            _move_lambda(node, next(far_lines))
+        code_by_line = _compile_by_line(tree)
+        for node in outer_nodes:
+            # Python compiles nothing for a lambda that can never run: (lambda n: n) if __debug__ else (lambda n: -n).
+            compiled = code_by_line.get(node.lineno)
+            if compiled is not None and _is_same_code(code, compiled):
+                selected.append(node)
+        nodes = [node for node in nodes if node not in outer_nodes]
+    return sorted(selected, key=_column_of)
+
+
+def _select_outer_lambdas(nodes: list[ast.Lambda]) -> list[ast.Lambda]:
+    """Return the lambdas that lie in the body of no other lambda of a list."""
+    inner_nodes: set[ast.AST] = set()
     for node in nodes:
-        # Python compiles nothing for a lambda that can never run: (lambda n: n) if __debug__ else (lambda n: -n).
-        compiled = code_by_line.get(node.lineno)
-        if compiled is not None and _is_same_code(code, compiled):
-            selected.append(node)
-    return selected
+        inner_nodes.update(ast.walk(node.body))
+    return [node for node in nodes if node not in inner_nodes]
+
+
+def _move_lambda(node: ast.Lambda, line: int) -> None:
+    """Move a lambda and its body to another line of the file."""
+    distance = line - node.lineno
+    ast.increment_lineno(node, distance)
+    # The defaults of parameters are compiled outside of the lambda.
+    ast.increment_lineno(node.args, -distance)
+
+
+def _compile_by_line(tree: ast.Module) -> dict[int, CodeType]:
+    """Return the code that begins in each line of a module: the outermost, if there are several."""
+    with _ignored_warnings():
+        codes = _compile_all(tree)
+    # The code of a function stands before the code in it, so the function's is the last to be written here.
+    return {code.co_firstlineno: code for code in reversed(codes)}
 
 
 @lru_cache(maxsize=8)
-def _compile_all(source: str | ast.Module, flags: int = 0) -> tuple[CodeType, ...]:
-    """Return the code of a module, and of all functions and classes in it.
-
-    :param flags: the flags of ``__future__`` imports and of the parser, as ``compile`` takes them.
-    """
-    codes: list[CodeType] = [compile(source, "<source>", "exec", flags, dont_inherit=True)]
-    # The list grows in the loop: the code of a function is a constant of the code around it.
-    for code in codes:
-        codes += [constant for constant in code.co_consts if isinstance(constant, CodeType)]
-    return tuple(codes)
+def _compile_source(source: str, flags: int) -> tuple[CodeType, ...]:
+    """Return the code of a source; see :func:`_compile_all`."""
+    return _compile_all(source, flags)
 
 
 @lru_cache(maxsize=8)
@@ -197,6 +218,23 @@ def _compile_rewritten(source: str, flags: int) -> tuple[CodeType, ...]:
     tree = parse(source)
     rewrite.rewrite_asserts(tree, source.encode(), "<source>")
     return _compile_all(tree, flags)
+
+
+def _compile_all(source: str | ast.Module, flags: int = 0) -> tuple[CodeType, ...]:
+    """Return the code of a module, and of all functions and classes in it.
+
+    :param flags: the flags of ``__future__`` imports and of the parser, as ``compile`` takes them.
+    """
+    return _list_codes(compile(source, "<source>", "exec", flags, dont_inherit=True))
+
+
+def _list_codes(code: CodeType) -> tuple[CodeType, ...]:
+    """Return some code, and behind it the code of all functions and classes in it."""
+    codes = [code]
+    # The list grows in the loop: the code of a function is a constant of the code around it.
+    for outer_code in codes:
+        codes += [constant for constant in outer_code.co_consts if isinstance(constant, CodeType)]
+    return tuple(codes)
 
 
 def _is_same_code(code: CodeType, file_code: CodeType) -> bool:
