@@ -16,6 +16,7 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from types import ModuleType
+from unittest import mock
 
 import pytest
 from _pytest.assertion.rewrite import rewrite_asserts
@@ -606,6 +607,18 @@ def test_a_function_with_an_assert_edited_late_is_uncacheable(load, edit: str) -
     Path(module.__file__).write_text(ASSERTING.replace(edit, f"{edit} - 2", 1) + "# edited\n")
     with pytest.raises(UncacheableError, match="edited since it was imported"):
         source_digest(module.kernel)
+
+
+def test_a_function_with_an_assert_and_a_pass_hook_has_a_digest(load) -> None:
+    """The kernel's helper has assertions in its inner function only."""
+    module = load(ASSERTING)
+    tree = ast.parse(ASSERTING)
+    config = mock.Mock()
+    config.getini.return_value = True  # enable_assertion_pass_hook
+    rewrite_asserts(tree, ASSERTING.encode(), module.__file__, config)
+    exec(compile(tree, module.__file__, "exec"), vars(module))
+
+    assert source_digest(module.kernel)
 
 
 EDITED_EARLY = """

@@ -123,8 +123,8 @@ def is_in_source(code: CodeType, source: str) -> bool:
             if is_at_same_place and _is_same_code(code, file_code):
                 return True
     # With the option enable_assertion_pass_hook, pytest rewrites in another way. Such code cannot be compared, and
-    # counts as code of the source.
-    return _PASS_HOOK in code.co_names
+    # counts as code of the source. The assertions may be in an inner function.
+    return any(_PASS_HOOK in inner_code.co_names for inner_code in _list_codes(code))
 
 
 def list_lambdas(code: CodeType, source: str) -> list[ast.Lambda]:
