@@ -63,6 +63,10 @@ def without_warnings(source: str) -> Iterator[None]:
 
     Most sources cause no warning. Then the filters are not touched, because all threads share them: a thread that waits
     for a warning could miss it.
+
+    The compiler warns of more than the parser, such as ``assert (a, b)``. A search of the text does not find these
+    cases. So the functions that compile a source always change the filters: :func:`is_in_source`, and
+    :func:`list_lambdas` for a line with several lambdas.
     """
     if not _WARNED_TEXT.search(source):
         yield
