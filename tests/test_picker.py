@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -29,7 +29,7 @@ PCIE = Device("NVIDIA H100 PCIe", "sm_90", 114)
 A100 = Device("NVIDIA A100", "sm_80", 108)
 
 
-def entry(m: Scalar, block: int, device: Device = H200, dtype: str = "fp16", **more: Any) -> Entry:
+def entry(m: Scalar, block: Scalar, device: Device = H200, dtype: str = "fp16", **more: Any) -> Entry:
     key = (Value("M", m), Value("CAUSAL", 1), Value("a.dtype", dtype, "dtype"))
     params = (Value("BLOCK", block), Value("num_warps", 4))
     problem = Problem("triton", more.pop("kernel", "lib.add"), key, device)
@@ -40,13 +40,13 @@ def entry(m: Scalar, block: int, device: Device = H200, dtype: str = "fp16", **m
 
 @dataclass(frozen=True)
 class Config:
-    BLOCK: int
+    BLOCK: Any
 
     @property
-    def kwargs(self) -> dict[str, int]:
+    def kwargs(self) -> dict[str, Any]:
         return {"BLOCK": self.BLOCK}
 
-    def all_kwargs(self) -> dict[str, int]:
+    def all_kwargs(self) -> dict[str, Any]:
         return {"BLOCK": self.BLOCK, "num_warps": 4}
 
 
@@ -69,6 +69,16 @@ TUNE_HERE = "tune on this GPU with this Triton: pytest --autotune-load= --autotu
 CONFIGS = [Config(block) for block in (16, 32, 64, 128)]
 
 
+@dataclass(frozen=True)
+class constexpr:
+    """A value as Triton's ``tl.constexpr`` wraps it, which equals the value itself."""
+
+    value: object
+
+    def __eq__(self, other: object) -> bool:
+        return self.value == other
+
+
 class Exported:
     """An exported module in a process with a GPU."""
 
@@ -77,8 +87,14 @@ class Exported:
         self.module = module
 
     def pick(
-        self, m: object, dtype: str = "torch.float16", ACTIVATION: object = None, DTYPE: object = ..., **options: Any
-    ) -> tuple[list[int], list[str]]:
+        self,
+        m: object,
+        dtype: str = "torch.float16",
+        ACTIVATION: object = None,
+        DTYPE: object = ...,
+        candidates: Sequence[Config] = CONFIGS,
+        **options: Any,
+    ) -> tuple[list[Any], list[str]]:
         """Return the blocks of the candidates that are left of a launch, and the warnings."""
         prune = self.module.pick("lib.add", **options)
         dtype_argument = {} if DTYPE is ... else {"DTYPE": DTYPE}
@@ -86,7 +102,7 @@ class Exported:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             configs = prune(
-                CONFIGS,
+                candidates,
                 {"a": a, "M": m, "ACTIVATION": ACTIVATION, **dtype_argument},
                 CAUSAL=True,
                 grid=lambda meta: (1,),
@@ -193,6 +209,36 @@ def test_an_exported_choice_that_the_pruner_drops_is_not_used(export: Export) ->
     blocks, warned = exported.pick(128, prune=small)
     assert blocks == [16, 32, 64]
     assert len(warned) == 1
+
+
+@pytest.mark.parametrize("block", [True, 1, 1.0, 0.0, -0.0], ids=repr)
+def test_an_export_tells_candidates_apart_by_value_and_type(export: Export, block: Scalar) -> None:
+    """Python calls some of these candidates equal. A test run and ``use()`` tell all of them apart."""
+    candidates = [Config(value) for value in (True, 1, 1.0, 0.0, -0.0)]
+
+    blocks, warned = export(entry(64, block)).pick(64, candidates=candidates)
+
+    assert [repr(value) for value in blocks] == [repr(block)]
+    assert warned == []
+
+
+def test_an_exported_choice_needs_a_candidate_of_its_own_type(export: Export) -> None:
+    blocks, warned = export(entry(64, 1.0)).pick(64, candidates=[Config(1), Config(2)])
+
+    assert blocks == [1, 2]
+    assert "{'BLOCK': 1.0, 'num_warps': 4} is no candidate any more" in warned[0]
+
+
+def test_an_export_picks_candidates_of_numpy_and_constexpr(export: Export) -> None:
+    """The entry of such a candidate has the plain value."""
+    numpy = pytest.importorskip("numpy")
+    exported = export(entry(64, 32), entry(128, numpy.float32(0.1).item()))
+
+    for wrap in (numpy.int64, constexpr):
+        candidates = [Config(wrap(value)) for value in (16, 32, 64)]
+        assert exported.pick(64, candidates=candidates) == ([32], [])
+    fractions = [Config(numpy.float32(value)) for value in (0.1, 0.2)]
+    assert exported.pick(128, candidates=fractions) == ([numpy.float32(0.1)], [])
 
 
 def test_a_thread_that_uses_an_exported_choice_runs_no_benchmark(
@@ -332,7 +378,6 @@ def test_an_export_omits_entries_with_keys_it_could_not_compare(export: Export, 
         keyed((8,), 32, Value("ACTIVATION.dtype", "fp8e5", "dtype")),
         keyed((9,), 32, Value("ACTIVATION.class", "lib.Activation")),
     )
-    constexpr = type("constexpr", (), {"__init__": lambda self, value: setattr(self, "value", value)})
 
     assert "; 4 entries not exported, because an export cannot hold their values" in capsys.readouterr().out
     assert exported.pick(Mode.FAST, ACTIVATION=constexpr(None))[0] == [16]

@@ -102,7 +102,7 @@ def select_candidates(
             # No problem that is near has a choice.
             return select_without_choice(kernel, candidates, f"no choice is known for {dict(key)}", COVER)
         choice = known.choice_by_key[tuned_key]
-        tuned = [candidate for candidate in candidates if candidate.all_kwargs() == choice]
+        tuned = [candidate for candidate in candidates if has_params(candidate, choice)]
         if not tuned:
             return select_without_choice(kernel, candidates, f"{choice} is no candidate any more", COVER)
         warn_if_inexact(kernel, key, tuned_key, known.remark)
@@ -113,6 +113,22 @@ def select_candidates(
         return tuned[:1]
     except Exception as error:  # there is no GPU, or somebody has edited the data
         return select_without_choice(kernel, candidates, f"no choice can be picked ({error!r})", tune_here())
+
+
+def has_params(candidate: Any, choice: Mapping[str, Any]) -> bool:
+    """Whether a candidate has the params of a choice. ``True``, ``1`` and ``1.0`` differ, and so do 0.0 and -0.0."""
+    params = candidate.all_kwargs()
+    if params != choice:
+        return False
+    for name, value in params.items():
+        if type(value).__name__ == "constexpr":
+            value = value.value
+        if hasattr(value, "item"):
+            # A scalar of numpy. CHOICES has its value in Python.
+            value = value.item()
+        if repr(value) != repr(choice[name]):
+            return False
+    return True
 
 
 def warn_if_inexact(kernel: str, key: Key, tuned_key: Key, remark: str) -> None:
