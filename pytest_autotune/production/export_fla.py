@@ -178,6 +178,9 @@ def _list_key_spellings(entry: Entry) -> list[list[LaunchValue]]:
     FLA's key has the values of the kernel's ``key=``, and then the dtypes of its arguments. FLA's key differs between
     ``True`` and 1. To Triton both are equal, so a launch of the entry's problem may have either. For example, the key
     ``CAUSAL=1, a.dtype=fp16`` gives ``[1, "torch.float16"]`` and ``[True, "torch.float16"]``.
+
+    A launch with 2.0 has the same entry as a launch with 2. The keys of FLA differ here, too, and the result has no
+    spelling with 2.0. A second spelling of each integer would double the entries of a file with each size in the key.
     """
     #: The spellings of each part of the key: [[1, True], ["torch.float16"]] in the example.
     spellings: list[list[LaunchValue]] = []
