@@ -638,23 +638,32 @@ class PadModule(ModuleType):
     def __init__(self) -> None:
         super().__init__("torch._inductor.fx_passes.pad_mm")
         self.measured = 0
+        self.unpadded_measured = 0
         self.cached: dict[str, Any] = {}
+        self.config = SimpleNamespace(
+            deterministic=False, post_grad_fusion_options={}, use_autoheuristic=lambda name: False
+        )
         self.torch: Any = SimpleNamespace(
-            _inductor=SimpleNamespace(config=SimpleNamespace(deterministic=False)),
+            _inductor=SimpleNamespace(config=self.config),
             are_deterministic_algorithms_enabled=lambda: False,
         )
 
         def should_pad(match: Any, mat1: Any, mat2: Any, op: Any, input: Any = None) -> Any:
+            return self._should_pad(match, mat1, mat2, op, input)
+
+        def measure_padding(match: Any, mat1: Any, mat2: Any, op: Any, input: Any = None) -> Any:
             decision = self.get_cached_should_pad(match)
             if decision is not None:
                 return decision
             if self.get_cached_base_mm_benchmark_time("base") is None:
+                self.unpadded_measured += 1
                 self.set_cached_base_mm_benchmark_time("base", 2.0)
             self.measured += 1
             self.set_cached_should_pad(match, True)
             return True
 
         self.should_pad: Any = should_pad
+        self._should_pad: Any = measure_padding
         self.get_cached_should_pad: Any = lambda key: self.cached.get(key)
         self.set_cached_should_pad: Any = lambda key, value: self.cached.update({key: value})
         self.get_cached_base_mm_benchmark_time: Any = lambda key: self.cached.get(key)
@@ -714,6 +723,28 @@ def test_a_padded_matmul_key_has_symbolic_sizes_and_settings() -> None:
     assert key(Symbol(4)) != key(Symbol(512))
     module.torch.are_deterministic_algorithms_enabled = lambda: True
     assert key(4)[-1] == Value("settings", "deterministic algorithms", "settings")
+
+
+def test_an_unpadded_time_counts_only_for_its_settings_and_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        "pytest_autotune.tuners.inductor.graph_shape.device_of",
+        lambda kind, index: Device(f"GPU {index}", "sm_90", 132),
+    )
+    module = PadModule()
+    run, _ = a_session(is_dumping=True)
+    Paddings(Benchmarks()).hook(module, run, Patches(run, "inductor.pad_mm"))
+    other_matrix = SimpleNamespace(device=SimpleNamespace(type="cuda", index=1))
+
+    module.should_pad("key", MATRIX, MATRIX, "aten.mm")
+    module.should_pad("another key", MATRIX, MATRIX, "aten.mm")
+    assert (module.measured, module.unpadded_measured) == (2, 1)
+
+    module.should_pad("key", other_matrix, other_matrix, "aten.mm")
+    assert (module.measured, module.unpadded_measured) == (3, 2)
+
+    module.torch.backends = SimpleNamespace(cuda=SimpleNamespace(matmul=SimpleNamespace(allow_fp16_accumulation=True)))
+    module.should_pad("key", MATRIX, MATRIX, "aten.mm")
+    assert (module.measured, module.unpadded_measured) == (4, 3)
 
 
 def test_other_threads_do_not_see_the_current_padding_decision() -> None:

@@ -256,15 +256,16 @@ class Paddings:
     def __init__(self, benchmarks: Benchmarks) -> None:
         self.benchmarks = benchmarks
         self._thread = _ThreadDecisions()
-        #: Times of products without padding, by Inductor's key. Several decisions use the same time.
-        self.unpadded_times_ms: dict[str, float] = {}
+        #: Times of products without padding. Several decisions use the same time. The key is a problem with Inductor's
+        #: key of the time, so a time counts only for the settings and the device with which it was measured.
+        self.unpadded_times_ms: dict[Problem, float] = {}
 
     def hook(self, module: ModuleType, session: Session, patches: Patches) -> None:
         patches.replace(module, "should_pad", ["match", "mat1", "mat2", "op", "input"], PaddingHook(self, session))
         patches.replace(module, "get_cached_should_pad", ["key"], FindDecisionHook(self, session, module))
         patches.replace(module, "set_cached_should_pad", ["key", "value"], RecordDecisionHook(self))
-        patches.replace(module, "get_cached_base_mm_benchmark_time", ["key"], FindTimeHook(self))
-        patches.replace(module, "set_cached_base_mm_benchmark_time", ["key", "value"], NoteTimeHook(self))
+        patches.replace(module, "get_cached_base_mm_benchmark_time", ["key"], FindTimeHook(self, module))
+        patches.replace(module, "set_cached_base_mm_benchmark_time", ["key", "value"], NoteTimeHook(self, module))
 
     @contextmanager
     def deciding(self, decision: PaddingDecision) -> Iterator[None]:
@@ -328,7 +329,7 @@ class FindDecisionHook(CallHook):
         # Inductor decides without a measurement, so there is nothing to record or load.
         if self._module.torch._inductor.config.deterministic:
             return CallResult(None)
-        problem = self._build_problem(decision, call.arguments["key"])
+        problem = _build_padding_problem(self._module.torch, decision, call.arguments["key"])
         question = PaddingQuestion(problem, label="whether to pad", versions=versions())
         tuning = decision.call.enter(self._session.tuning(question))
         if tuning.entry is not None:
@@ -337,19 +338,6 @@ class FindDecisionHook(CallHook):
         decision.tuning = tuning
         decision.call.enter(self._paddings.benchmarks.measuring(tuning))
         return CallResult(None)
-
-    def _build_problem(self, decision: PaddingDecision, inductors_key: str) -> Problem:
-        """Return the problem of a decision.
-
-        :param inductors_key: Inductor's own key of the decision, with the shapes, strides and dtypes of the operands.
-        """
-        values = [Value("inputs", inductors_key)]
-        if decision.sizes:
-            values.append(Value("sizes", decision.sizes))
-        settings = ", ".join(product_settings(self._module.torch))
-        if settings:
-            values.append(Value("settings", settings, "settings"))
-        return Problem(PADDING, decision.op, tuple(values), device_of(decision.device.type, decision.device.index))
 
 
 class RecordDecisionHook(CallHook):
@@ -372,30 +360,58 @@ class RecordDecisionHook(CallHook):
 
 
 class FindTimeHook(CallHook):
-    """Returns a time of this run, in place of ``get_cached_base_mm_benchmark_time``."""
+    """Returns a time of this run, in place of ``get_cached_base_mm_benchmark_time``.
 
-    def __init__(self, paddings: Paddings) -> None:
+    :param module: Inductor's module ``pad_mm``.
+    """
+
+    def __init__(self, paddings: Paddings, module: Any) -> None:
         self._paddings = paddings
+        self._module = module
 
     def ask(self, call: HookedCall) -> CallResult | None:
         """Return the time of the product without padding, if this run has measured it."""
-        if self._paddings.decision is None:
+        decision = self._paddings.decision
+        if decision is None:
             return None
-        return CallResult(self._paddings.unpadded_times_ms.get(call.arguments["key"]))
+        product = _build_padding_problem(self._module.torch, decision, call.arguments["key"])
+        return CallResult(self._paddings.unpadded_times_ms.get(product))
 
 
 class NoteTimeHook(CallHook):
-    """Notes a time of this run, in place of ``set_cached_base_mm_benchmark_time``."""
+    """Notes a time of this run, in place of ``set_cached_base_mm_benchmark_time``.
 
-    def __init__(self, paddings: Paddings) -> None:
+    :param module: Inductor's module ``pad_mm``.
+    """
+
+    def __init__(self, paddings: Paddings, module: Any) -> None:
         self._paddings = paddings
+        self._module = module
 
     def ask(self, call: HookedCall) -> CallResult | None:
         """Note the time of the product without padding."""
-        if self._paddings.decision is None:
+        decision = self._paddings.decision
+        if decision is None:
             return None
-        self._paddings.unpadded_times_ms[call.arguments["key"]] = call.arguments["value"]
+        product = _build_padding_problem(self._module.torch, decision, call.arguments["key"])
+        self._paddings.unpadded_times_ms[product] = call.arguments["value"]
         return CallResult(None)
+
+
+def _build_padding_problem(torch: Any, decision: PaddingDecision, inductors_key: str) -> Problem:
+    """Return the problem of a decision, or of the product without padding that the decision measures.
+
+    :param torch: the module.
+    :param inductors_key: Inductor's own key of the decision or the product, with the shapes, strides and dtypes of the
+        operands.
+    """
+    values = [Value("inputs", inductors_key)]
+    if decision.sizes:
+        values.append(Value("sizes", decision.sizes))
+    settings = product_settings(torch)
+    if settings:
+        values.append(Value("settings", ", ".join(settings), "settings"))
+    return Problem(PADDING, decision.op, tuple(values), device_of(decision.device.type, decision.device.index))
 
 
 def _measured_sizes_text(*operands: Any) -> str:
