@@ -725,6 +725,26 @@ def test_a_padded_matmul_key_has_symbolic_sizes_and_settings() -> None:
     assert key(4)[-1] == Value("settings", "deterministic algorithms", "settings")
 
 
+@pytest.mark.usefixtures("on_h200")
+def test_a_padding_key_has_the_settings_that_decide_about_it() -> None:
+    module = PadModule()
+    run, looked_up = a_session(is_dumping=True)
+    Paddings(Benchmarks()).hook(module, run, Patches(run, "inductor.pad_mm"))
+
+    def key(op: str = "aten.mm") -> tuple[Value, ...]:
+        module.should_pad("key", MATRIX, MATRIX, op)
+        return looked_up[-1].problem.key
+
+    module.config.post_grad_fusion_options = {"shape_padding_multiplier": {"value": 1.1}}
+    assert key() == (Value("inputs", "key"),)
+    module.config.post_grad_fusion_options = {"shape_padding_multiplier": {"value": 3.0}}
+    assert key() == (Value("inputs", "key"), Value("settings", "shape_padding_multiplier=3.0", "settings"))
+    module.config.post_grad_fusion_options = {}
+    module.config.use_autoheuristic = lambda name: name == "pad_mm"
+    assert key() == (Value("inputs", "key"), Value("settings", "autoheuristic_use=pad_mm", "settings"))
+    assert key("aten.addmm") == (Value("inputs", "key"),)  # Inductor's heuristic is for aten.mm only
+
+
 def test_an_unpadded_time_counts_only_for_its_settings_and_device(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         "pytest_autotune.tuners.inductor.graph_shape.device_of",

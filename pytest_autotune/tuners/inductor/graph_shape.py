@@ -36,6 +36,8 @@ FUSION = "inductor.fusion"
 PADDING = "inductor.pad_mm"
 #: The name of a kernel whose nodes in the graph are unknown.
 _UNKNOWN_KERNEL = "triton_fused"
+#: Inductor pads a product if it takes longer than the padded product, multiplied by this number.
+_DEFAULT_PADDING_MULTIPLIER = 1.1
 
 
 # Fusion.
@@ -408,10 +410,27 @@ def _build_padding_problem(torch: Any, decision: PaddingDecision, inductors_key:
     values = [Value("inputs", inductors_key)]
     if decision.sizes:
         values.append(Value("sizes", decision.sizes))
-    settings = product_settings(torch)
+    settings = product_settings(torch) + _padding_settings(torch._inductor.config, decision.op)
     if settings:
         values.append(Value("settings", ", ".join(settings), "settings"))
     return Problem(PADDING, decision.op, tuple(values), device_of(decision.device.type, decision.device.index))
+
+
+def _padding_settings(config: Any, op: str) -> list[str]:
+    """Return the settings by which Inductor decides about padding, if they differ from their defaults.
+
+    :param config: ``torch._inductor.config``.
+    :param op: for example ``"aten.mm"``.
+    """
+    settings = []
+    options = config.post_grad_fusion_options.get("shape_padding_multiplier", {})
+    multiplier = options.get("value", _DEFAULT_PADDING_MULTIPLIER)
+    if multiplier != _DEFAULT_PADDING_MULTIPLIER:
+        settings.append(f"shape_padding_multiplier={multiplier}")
+    # Inductor asks its learned heuristic about this operation only.
+    if op == "aten.mm" and config.use_autoheuristic("pad_mm"):
+        settings.append("autoheuristic_use=pad_mm")
+    return settings
 
 
 def _measured_sizes_text(*operands: Any) -> str:
