@@ -767,6 +767,33 @@ def test_an_unpadded_time_counts_only_for_its_settings_and_device(monkeypatch: p
     assert (module.measured, module.unpadded_measured) == (4, 3)
 
 
+@pytest.mark.usefixtures("on_h200")
+def test_torchs_memoizer_does_not_answer_a_padding_question(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("torch._inductor.runtime.caching.memoizers")
+    import torch._inductor.runtime.caching.interfaces as caching
+
+    monkeypatch.setattr(caching.config, "IS_CACHING_MODULE_ENABLED", lambda: True)
+    module = PadModule()
+    memoizer = caching.Memoizer()
+    memoized = memoizer.memoize(lambda match, *arguments, **options: str(match))(module._should_pad)
+    module._should_pad = memoized
+    run, looked_up = a_session(is_dumping=True)
+    patches = Patches(run, "inductor.pad_mm")
+    module.should_pad("key in the memoizer", MATRIX, MATRIX, "aten.mm")
+    Paddings(Benchmarks()).hook(module, run, patches)
+
+    module.should_pad("key in the memoizer", MATRIX, MATRIX, "aten.mm")
+    module.should_pad("new key", MATRIX, MATRIX, "aten.mm")
+
+    assert [lookup.problem.key[0].value for lookup in looked_up] == ["key in the memoizer", "new key"]
+    patches.undo()
+    assert module._should_pad is memoized
+    replay = memoizer.replay(lambda match: match)(memoized)
+    assert replay("key in the memoizer") is True
+    with pytest.raises(KeyError):
+        replay("new key")
+
+
 def test_other_threads_do_not_see_the_current_padding_decision() -> None:
     paddings = Paddings(Benchmarks())
     decision = PaddingDecision(None, "aten.mm", MATRIX.device, "")  # type: ignore[arg-type]

@@ -11,6 +11,7 @@ times of earlier runs, because a time from such a file would come from no lookup
 
 from __future__ import annotations
 
+import inspect
 import math
 import tempfile
 import threading
@@ -250,6 +251,8 @@ class Paddings:
     2. ``get_cached_base_mm_benchmark_time`` returns the time of the product without padding, if it is known.
     3. ``set_cached_base_mm_benchmark_time`` keeps this time.
     4. ``set_cached_should_pad`` keeps the decision.
+
+    Inside ``should_pad``, the function ``_should_pad`` makes these four steps. torch's memoizer may wrap it.
     """
 
     tuner = PADDING
@@ -264,6 +267,9 @@ class Paddings:
 
     def hook(self, module: ModuleType, session: Session, patches: Patches) -> None:
         patches.replace(module, "should_pad", ["match", "mat1", "mat2", "op", "input"], PaddingHook(self, session))
+        # An older torch that lacks this function has no memoizer.
+        if hasattr(module, "_should_pad"):
+            patches.replace(module, "_should_pad", ["match", "mat1", "mat2", "op", "input"], MemoizerHook(self))
         patches.replace(module, "get_cached_should_pad", ["key"], FindDecisionHook(self, session, module))
         patches.replace(module, "set_cached_should_pad", ["key", "value"], RecordDecisionHook(self))
         patches.replace(module, "get_cached_base_mm_benchmark_time", ["key"], FindTimeHook(self, module))
@@ -304,6 +310,23 @@ class PaddingHook(CallHook):
             return
         sizes = _measured_sizes_text(arguments["mat1"], arguments["mat2"], arguments["input"])
         call.enter(self._paddings.deciding(PaddingDecision(call, op, arguments["mat1"].device, sizes)))
+
+
+class MemoizerHook(CallHook):
+    """Calls ``_should_pad`` without torch's memoizer, which answers from the files of earlier runs.
+
+    With ``TORCHINDUCTOR_ENABLE_CACHING_MODULE=1``, the memoizer wraps the function. Its answer would come from no
+    lookup, and its key lacks the device and the settings.
+    """
+
+    def __init__(self, paddings: Paddings) -> None:
+        self._paddings = paddings
+
+    def ask(self, call: HookedCall) -> CallInstead | None:
+        """Have the function inside the memoizer called, if the plugin acts on the decision."""
+        if self._paddings.decision is None:
+            return None
+        return CallInstead(inspect.unwrap(call.original), kwargs=call.arguments)
 
 
 class FindDecisionHook(CallHook):
