@@ -894,6 +894,50 @@ def test_a_combined_kernel_has_the_same_key_in_every_process() -> None:
     )
 
 
+#: A module of a user's kernel, as Inductor writes it: the import below the kernel is for the user's ``act = tl.erf``.
+USER_MODULE = """
+import triton
+import triton.language as tl
+from torch._inductor.runtime.triton_helpers import libdevice
+
+@triton.jit
+def act_kernel(x, BLOCK: tl.constexpr):
+    tl.store(x, act(tl.load(x)))
+from triton.language.math import erf as act
+"""
+
+
+def user_kernel_key(folder: Path, source: str) -> tuple[Value, ...]:
+    """Return the key of the kernel in a module with this source."""
+    module = folder / "module.py"
+    module.write_text(source)
+    kernel = SimpleNamespace(
+        heuristic_type=SimpleNamespace(name="USER_AUTOTUNE"),
+        inductor_meta={},
+        triton_meta={},
+        size_hints=None,
+        filename=str(module),
+        fn=SimpleNamespace(src=source[source.index("def ") : source.index("from triton.")], __name__="act_kernel"),
+    )
+    return identity.kernel_key(kernel, "list")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "same"),
+    [
+        ("math import erf", "math import abs", False),
+        ("language.math", "language.extra.libdevice", False),
+        ("import libdevice", "import libdevice, math as tl_math", True),
+    ],
+)
+def test_the_key_of_a_users_kernel_has_its_aliases(tmp_path: Path, old: str, new: str, same: bool) -> None:
+    """The imports above the kernel are Inductor's own, and are not in the key."""
+    changed = USER_MODULE.replace(old, new)
+
+    assert changed != USER_MODULE
+    assert (user_kernel_key(tmp_path, changed) == user_kernel_key(tmp_path, USER_MODULE)) is same
+
+
 class ExternKernelCaller:
     """Stands in for Inductor's call of a library."""
 

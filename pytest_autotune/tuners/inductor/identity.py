@@ -206,7 +206,11 @@ def without_addresses(text: str) -> str:
 
 
 def _list_helpers(autotuner: Any) -> list[str]:
-    """Return the code of the helper functions and constants that a kernel's module has besides the kernel."""
+    """Return the code of the helper functions, constants and aliases that a kernel's module has besides the kernel.
+
+    An alias is a user's own name for a function of Triton, as ``act = tl.erf``. Inductor writes an import below the
+    kernel for it: ``from triton.language.math import erf as act``. The imports above the kernel are Inductor's own.
+    """
     # A kernel without a readable module has no helpers.
     try:
         module_source = Path(autotuner.filename or "").read_text(encoding="utf-8")
@@ -214,10 +218,14 @@ def _list_helpers(autotuner: Any) -> list[str]:
     except (OSError, SyntaxError, ValueError):
         return []
     helpers = []
+    is_below_kernel = False
     for node in module.body:
-        is_constant = isinstance(node, (ast.Assign, ast.AnnAssign))
-        is_helper_function = isinstance(node, ast.FunctionDef) and node.name != autotuner.fn.__name__
-        if is_constant or is_helper_function:
+        if isinstance(node, ast.FunctionDef) and node.name == autotuner.fn.__name__:
+            is_below_kernel = True
+            continue
+        is_constant_or_function = isinstance(node, (ast.Assign, ast.AnnAssign, ast.FunctionDef))
+        is_alias = isinstance(node, ast.ImportFrom) and is_below_kernel
+        if is_constant_or_function or is_alias:
             helpers.append(_tokens_or_source(ast.get_source_segment(module_source, node) or ""))
     return helpers
 
