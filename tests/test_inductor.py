@@ -503,6 +503,19 @@ def test_an_inductor_choice_that_does_not_compile_is_stale(
     assert re.search(r"STALE .*triton_per_fused__softmax_add_relu .*: the choice does not compile: ", run.output)
 
 
+def test_inductor_tunes_anew_under_another_setting_of_triton(gpu_runs: Runs, tmp_path: Path) -> None:
+    (tmp_path / "test_compiled.py").write_text(GPU_SUITE)
+    (tmp_path / "cache.textproto").write_text(gpu_runs.dump.cache)
+
+    run = Run(tmp_path, LOAD, "-k", "test_mlp or test_user_kernel", TRITON_F32_DEFAULT="ieee")
+
+    assert run.counts["hit"] == 0
+    for tuner in ("inductor.config", "inductor.template", "inductor.fusion"):
+        rows = run.rows(tuner)
+        assert rows
+        assert all("TRITON_F32_DEFAULT=ieee" in row["key"]["settings"] for row in rows)
+
+
 def test_each_inductor_template_is_measured_once_and_then_a_hit(template_runs: Runs) -> None:
     dumped, loaded = template_runs.dump.facts[""], template_runs.load.facts[""]
 

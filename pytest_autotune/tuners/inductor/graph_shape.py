@@ -28,7 +28,7 @@ from pytest_autotune.run.lookup import Question
 from pytest_autotune.run.session import Session
 from pytest_autotune.run.tuning import Tuning
 from pytest_autotune.tuners.inductor.benchmarks import EXACT_DIGITS, Benchmarks
-from pytest_autotune.tuners.inductor.identity import device_of, measured_module_digest, versions
+from pytest_autotune.tuners.inductor.identity import device_of, list_triton_settings, measured_module_digest, versions
 from pytest_autotune.tuners.inductor.template_key import product_settings
 from pytest_autotune.tuners.shared.patches import CallHook, CallInstead, CallResult, HookedCall, Patches, find_definer
 from pytest_autotune.tuners.source.source_digest import digest
@@ -152,9 +152,13 @@ class FusionHook(CallHook):
         :param n_spills_threshold: a kernel that spills more registers than this number counts as infinitely slow.
         """
         code = measured_module_digest(f"{source}\n{n_spills_threshold = }\n")
+        values = [Value("code", code, "digest")]
+        settings = ", ".join(list_triton_settings())
+        if settings:
+            values.append(Value("settings", settings, "settings"))
         torch_device = self._module.V.graph.get_current_device_or_throw()
         device = device_of(torch_device.type, torch_device.index)
-        return Problem(FUSION, kernel_name, (Value("code", code, "digest"),), device)
+        return Problem(FUSION, kernel_name, tuple(values), device)
 
     def note(self, call: HookedCall, result: Any) -> CallResult | None:
         """Record the time that Inductor measured, and return the recorded time."""

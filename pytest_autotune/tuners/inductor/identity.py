@@ -23,6 +23,7 @@ from pytest_autotune.cache.model import Device, Value, Versions
 from pytest_autotune.tuners.source.compiled_code import parse
 from pytest_autotune.tuners.source.libraries import list_versions
 from pytest_autotune.tuners.source.source_digest import digest
+from pytest_autotune.tuners.triton.internals import compiler
 
 #: Tokens without a text of their own, or with a text that depends on the layout, and the words in their place.
 _LAYOUT_WORDS = {tokenize.INDENT: "<indent>", tokenize.DEDENT: "<dedent>", tokenize.NEWLINE: "<newline>"}
@@ -97,6 +98,16 @@ def device_of(kind: str, index: int | None) -> Device:
     return devices.current_gpu() or Device(kind, "")
 
 
+def list_triton_settings() -> list[str]:
+    """Return the settings of Triton that change the compiled code and differ from their defaults, as ``name=value``.
+
+    The list is empty if Triton is not imported.
+    """
+    if compiler.find_module("_C.libtriton") is None:
+        return []
+    return list(compiler.list_changed_settings())
+
+
 # Generated kernels.
 
 
@@ -123,11 +134,12 @@ def kernel_key(autotuner: Any, list_digest: str) -> tuple[Value, ...]:
 
     :param list_digest: the digest of the list of candidates.
     """
-    enabled_switches = [name for name in _SWITCHES if autotuner.inductor_meta.get(name)]
+    settings = [name for name in _SWITCHES if autotuner.inductor_meta.get(name)]
+    settings += list_triton_settings()
     key = [
         Value("code", _code_digest(autotuner), "digest"),
         Value("search", _search_digest(autotuner, list_digest), "digest"),
-        Value("settings", ", ".join(enabled_switches) or "default", "settings"),
+        Value("settings", ", ".join(settings) or "default", "settings"),
     ]
     # The source has a line for each size: "xnumel = 4096". If it assigns a size twice, the last line counts.
     sizes = dict(_SIZE.findall(autotuner.fn.src))

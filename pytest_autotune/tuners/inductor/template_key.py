@@ -25,7 +25,13 @@ from pathlib import Path
 from typing import Any
 
 from pytest_autotune.cache.model import UncacheableError, Value, plain_value
-from pytest_autotune.tuners.inductor.identity import contiguous_strides, inputs_key, without_addresses, without_place
+from pytest_autotune.tuners.inductor.identity import (
+    contiguous_strides,
+    inputs_key,
+    list_triton_settings,
+    without_addresses,
+    without_place,
+)
 from pytest_autotune.tuners.source.source_digest import digest
 
 #: Arguments of library calls, and the values that nearly every product has. The key leaves these values out.
@@ -109,10 +115,10 @@ def is_library_call(choice: Any) -> bool:
 
 
 def _list_settings(torch: Any, op: str, is_on_gpu: bool) -> list[str]:
-    """Return the settings that decide which candidates Inductor offers, or how a library computes.
+    """Return the settings that decide which candidates Inductor offers, how a library computes or how Triton compiles.
 
-    A setting is left out if it has its default, or if it does not matter: C++ settings on a GPU, or switches for
-    convolutions in a product.
+    A setting is left out if it has its default, or if it does not matter: C++ settings on a GPU, Triton's settings on a
+    CPU, or switches for convolutions in a product.
 
     :param op: the operation, for example ``"mm"``.
     """
@@ -120,7 +126,9 @@ def _list_settings(torch: Any, op: str, is_on_gpu: bool) -> list[str]:
     settings = _list_unusual_backends(config, op, is_on_gpu)
     settings += list_changed(config, _DEFAULT_SETTINGS)
     settings += product_settings(torch)
-    if not is_on_gpu:
+    if is_on_gpu:
+        settings += list_triton_settings()
+    else:
         settings += _list_changed_cpp_settings(config)
     if _is_convolution(op):
         settings += list_changed(torch, _DEFAULT_CONVOLUTION_SWITCHES)
