@@ -916,6 +916,7 @@ from torch._inductor.runtime.triton_helpers import libdevice
 @triton.jit
 def act_kernel(x, BLOCK: tl.constexpr):
     tl.store(x, act(tl.load(x)))
+    tl.static_assert(BLOCK > 8, f"{BLOCK} is too small")
 from triton.language.math import erf as act
 """
 
@@ -940,10 +941,13 @@ def user_kernel_key(folder: Path, source: str) -> tuple[Value, ...]:
     [
         ("math import erf", "math import abs", False),
         ("language.math", "language.extra.libdevice", False),
+        ("is too small", "is small", False),
+        ('f"{BLOCK}', 'f"{x}', False),
+        ('f"{BLOCK} is too small"', "f'{BLOCK} is too small'", True),
         ("import libdevice", "import libdevice, math as tl_math", True),
     ],
 )
-def test_the_key_of_a_users_kernel_has_its_aliases(tmp_path: Path, old: str, new: str, same: bool) -> None:
+def test_the_key_of_a_users_kernel_has_aliases_and_f_strings(tmp_path: Path, old: str, new: str, same: bool) -> None:
     """The imports above the kernel are Inductor's own, and are not in the key."""
     changed = USER_MODULE.replace(old, new)
 

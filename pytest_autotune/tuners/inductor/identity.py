@@ -20,6 +20,7 @@ from typing import Any
 
 from pytest_autotune import devices
 from pytest_autotune.cache.model import Device, Value, Versions
+from pytest_autotune.tuners.source.code_text import syntax_text
 from pytest_autotune.tuners.source.compiled_code import parse
 from pytest_autotune.tuners.source.libraries import list_versions
 from pytest_autotune.tuners.source.source_digest import digest
@@ -220,6 +221,8 @@ def without_addresses(text: str) -> str:
 def _list_helpers(autotuner: Any) -> list[str]:
     """Return the code of the helper functions, constants and aliases that a kernel's module has besides the kernel.
 
+    The f-strings of the kernel and of the helper functions are in the list, too, because tokens omit f-strings.
+
     An alias is a user's own name for a function of Triton, as ``act = tl.erf``. Inductor writes an import below the
     kernel for it: ``from triton.language.math import erf as act``. The imports above the kernel are Inductor's own.
     """
@@ -232,6 +235,8 @@ def _list_helpers(autotuner: Any) -> list[str]:
     helpers = []
     is_below_kernel = False
     for node in module.body:
+        if isinstance(node, ast.FunctionDef):
+            helpers += _list_f_strings(node)
         if isinstance(node, ast.FunctionDef) and node.name == autotuner.fn.__name__:
             is_below_kernel = True
             continue
@@ -240,6 +245,11 @@ def _list_helpers(autotuner: Any) -> list[str]:
         if is_constant_or_function or is_alias:
             helpers.append(_tokens_or_source(ast.get_source_segment(module_source, node) or ""))
     return helpers
+
+
+def _list_f_strings(function: ast.FunctionDef) -> list[str]:
+    """Return the texts of the f-strings in a function. Only functions of users have f-strings."""
+    return [syntax_text(node) for node in ast.walk(function) if isinstance(node, ast.JoinedStr)]
 
 
 def _tokens_or_source(source: str) -> str:
