@@ -516,6 +516,34 @@ def test_inductor_tunes_anew_under_another_setting_of_triton(gpu_runs: Runs, tmp
         assert all("TRITON_F32_DEFAULT=ieee" in row["key"]["settings"] for row in rows)
 
 
+WITHOUT_CACHES_SUITE = """
+import absent_gpu
+import json, os, torch
+from absent_gpu import compile_worker, compiled, launch
+from contextlib import nullcontext
+from torch._inductor import config
+
+def test_softmax():
+    with config.patch(max_autotune=True, force_disable_caches=True):
+        with compile_worker() if "WORKER" in os.environ else nullcontext():
+            launch(compiled(lambda x: torch.softmax(x, -1), (1000, 128)))
+    with open(os.environ["FACTS"], "w") as file:
+        json.dump({"test_softmax": {"measurements": absent_gpu.measurements}}, file)
+"""
+
+
+def test_without_caches_a_candidate_a_worker_dropped_is_no_miss(tmp_path: Path) -> None:
+    """The dump compiles in a worker, which cannot compile a candidate. The load has the whole list of candidates."""
+    (tmp_path / "test_compiled.py").write_text(WITHOUT_CACHES_SUITE)
+
+    dump = Run(tmp_path, DUMP, WORKER="1", DOES_NOT_FIT="XBLOCK: 1,")
+    load = Run(tmp_path, LOAD)
+
+    assert dump.facts_of("test_softmax")["measurements"]
+    assert load.counts["hit"] == 1
+    assert not load.facts_of("test_softmax")["measurements"]
+
+
 def test_each_inductor_template_is_measured_once_and_then_a_hit(template_runs: Runs) -> None:
     dumped, loaded = template_runs.dump.facts[""], template_runs.load.facts[""]
 

@@ -115,6 +115,18 @@ def read_candidates(autotuner: Any) -> CandidateList | None:
     return CandidateList(configs, compile_results)
 
 
+def read_whole_list(autotuner: Any, candidates: CandidateList) -> Sequence[Any]:
+    """Return all configurations of a kernel's list, also those that no compile worker could compile.
+
+    Compile workers do not hand over the latter, so the kernel's module is loaded in this process.
+    """
+    reload_kernel = getattr(autotuner, "_reload_kernel", None)
+    # No compile worker has shortened the list.
+    if not candidates.compile_results or reload_kernel is None:
+        return candidates.configs
+    return reload_kernel().configs or candidates.configs
+
+
 def select_measurable(autotuner: Any, launchers: Sequence[Any]) -> list[Any]:
     """Return the launchers that Inductor measures: it refuses a launcher that spills many registers."""
     if autotuner.custom_kernel:

@@ -140,7 +140,7 @@ class PrecompileHook(CallHook):
         # A second graph may compile the same autotuner, whose list then holds only the choice. The first digest counts.
         list_digest = self._list_digests.get(autotuner) or digest_in_own_cache
         if not list_digest:
-            list_digest = self._module.hash_configs(candidates.configs)
+            list_digest = self._module.hash_configs(autotuners.read_whole_list(autotuner, candidates))
         self._list_digests[autotuner] = list_digest
         return list_digest
 
