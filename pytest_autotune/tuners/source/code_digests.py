@@ -296,6 +296,7 @@ class CodeDigests:
         lines += self._describe_used_values(function, source, own_cells)
         lines += self._describe_imports(function, source)
         lines += self._describe_assigned(function, source)
+        lines += self._describe_wrapped(function)
         # In a library's wrapper, no other line has the arguments of the decorators above the user's function.
         if self.libraries.has_file(function.__code__.co_filename):
             lines += self._describe_decorators(function)
@@ -313,6 +314,18 @@ class CodeDigests:
                 texts = [self._describe_unnamed_class(type(layer))]
             lines += [text for text in texts if text is not None]
         return "\n".join(lines)
+
+    def _describe_wrapped(self, function: FunctionType) -> list[str]:
+        """Return a line for the user's function in the ``__wrapped__`` of a wrapper, unless its closure has it, too.
+
+        A decorator with ``functools.wraps()`` may call the function through a table: ``OPS[name](*args)``.
+        """
+        wrapped = vars(function).get("__wrapped__")
+        if not is_function_of_user(wrapped, self.libraries):
+            return []
+        if any(value is wrapped for value in closure_cells(function).values()):
+            return []
+        return [f"__wrapped__: {self.digest_kernel(wrapped)}"]
 
     def _describe_used_values(self, function: FunctionType, source: FunctionText, own_cells: bool) -> list[str]:
         """Return a line for each value that a function uses by name.
@@ -1376,8 +1389,9 @@ class CodeDigests:
             else:
                 function_texts += self._describe_value_in_wrapper(inner, wrapper)
         # Most wrappers have their function in the closure. functools.singledispatch has it only in ``__wrapped__``.
-        if not function_texts:
-            function_texts += self._describe_value_in_wrapper(vars(wrapper).get("__wrapped__"), wrapper)
+        for text in self._describe_value_in_wrapper(vars(wrapper).get("__wrapped__"), wrapper):
+            if text not in function_texts:
+                function_texts.append(text)
         return [*function_texts, *context_texts, *self._describe_decorators(wrapper)]
 
     def _describe_value_in_wrapper(self, inner: object, wrapper: FunctionType) -> list[str]:

@@ -80,6 +80,8 @@ _NUMBA_OPTIONS = (
     "fastmath",
     "forceobj",
     "inline",
+    "launch_bounds",
+    "link",
     "max_registers",
     "parallel",
 )
@@ -93,9 +95,14 @@ _DEFERRED_KINDS = {
 _TUNED_FILE = str(Path(__file__).parents[1] / "function" / "tuner.py")
 #: The name of the function that Triton makes for ``kernel[grid]``.
 _KERNEL_WITH_GRID = "KernelInterface.__getitem__.<locals>.<lambda>"
-#: The attribute that has the function or kernel, by the package of an object's class: in Numba's ``kernel[32, 128]``,
-#: in a ``numpy.vectorize``, in a ``torch.jit.script``.
-_ATTRIBUTE_BY_PACKAGE = {"numba": "dispatcher", "numpy": "pyfunc", "torch": "_torchdynamo_inline"}
+#: The attributes of which one has the function or kernel, by the package of an object's class: in Numba's
+#: ``kernel[32, 128]`` and ``cuda.reduce``, in a ``numpy.vectorize``, in a ``tilelang.jit``, in a ``torch.jit.script``.
+_ATTRIBUTES_BY_PACKAGE = {
+    "numba": ("dispatcher", "_functor"),
+    "numpy": ("pyfunc",),
+    "tilelang": ("func", "orig_func"),
+    "torch": ("_torchdynamo_inline",),
+}
 #: The class of the memos that ``functools.cache`` and ``lru_cache`` make.
 _MEMO = type(lru_cache(len))
 #: Descriptors of Python's library that call a function of the user, and may stand inside a ``classmethod``.
@@ -142,7 +149,7 @@ def _find_wrapped(value: object) -> object:
     """Return the function or kernel inside a decorator's object, or in ``kernel.run``; None for other values.
 
     A decorator's object has it in an attribute: ``fn`` in Triton, ``py_func`` in Numba, ``_pyfunc`` in cuTile and
-    ``__wrapped__`` in functools. :data:`_ATTRIBUTE_BY_PACKAGE` has further attributes.
+    ``__wrapped__`` in functools. :data:`_ATTRIBUTES_BY_PACKAGE` has further attributes.
     """
     # A class may have such an attribute, too. It is a class all the same.
     if is_instance(value, type):
@@ -169,8 +176,7 @@ def _find_wrapped(value: object) -> object:
     if _is_data(value) or is_instance(value, _MEMO):
         names = ["__wrapped__"]
     package = class_module(type(value)).partition(".")[0]
-    if package in _ATTRIBUTE_BY_PACKAGE:
-        names.append(_ATTRIBUTE_BY_PACKAGE[package])
+    names += _ATTRIBUTES_BY_PACKAGE.get(package, ())
     for name in names:
         inner = read_attribute(value, name)
         if inner is not None:
@@ -445,15 +451,30 @@ def list_compiled_options(layers: Iterable[object]) -> list[str]:
         if isinstance(options_of_rewriter, dict):
             options = options_of_rewriter
         texts += _describe_options(options, _TRITON_OPTIONS)
-        numba_options = options.get("targetoptions")
-        if isinstance(numba_options, dict):
-            if numba_options.get("opt") is False:
-                texts.append("opt=False")
-            texts += _describe_options(numba_options, _NUMBA_OPTIONS)
+        texts += _list_numba_options(layer)
         for name, value in sorted(own_attributes(options.get("_compiler_options")).items()):
             if value is not None:
                 texts.append(f"{name}={value}")
     return texts
+
+
+def _list_numba_options(layer: object) -> list[str]:
+    """Return ``name=value`` for each argument of Numba's decorators that is compiled in; none for other layers.
+
+    ``njit`` and ``cuda.jit`` store the arguments in the function's own object. ``guvectorize``, ``vectorize`` and
+    ``cfunc`` store them in an object inside.
+    """
+    own = own_attributes(layer)
+    for holder in (layer, own.get("gufunc_builder"), read_stored(layer, "_dispatcher"), own.get("_compiler")):
+        attributes = own_attributes(holder)
+        options = attributes.get("targetoptions")
+        if isinstance(options, dict):
+            texts = []
+            if options.get("opt") is False:
+                texts.append("opt=False")
+            # "locals" are the types of variables: locals={"x": numba.int8}.
+            return [*texts, *_describe_options(options, _NUMBA_OPTIONS), *_describe_options(attributes, ["locals"])]
+    return []
 
 
 def _describe_options(options: Mapping[str, Any], names: Iterable[str]) -> Iterator[str]:
