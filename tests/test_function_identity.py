@@ -67,6 +67,11 @@ def distance(best: int, config: int) -> int:
     return abs(config - best)
 
 
+def add_into(first: Any, second: Any, result: Any) -> None:
+    for index in range(len(first)):
+        result[index] = first[index] + second[index]
+
+
 class Runner:
     def __init__(self, best: int) -> None:
         self.best = best
@@ -605,6 +610,26 @@ def test_a_numba_option_that_changes_the_code_is_a_source_change(looked_up: list
 
     sources = [next(value for value in lookup.fingerprint if value.name == "source") for lookup in looked_up]
     assert len(set(sources)) == len(looked_up) == 4
+
+
+def test_options_of_all_numba_decorators_are_a_source_change(looked_up: list[Lookup]) -> None:
+    numba = pytest.importorskip("numba")
+    cuda = pytest.importorskip("numba.cuda")
+    int8, int64 = numba.int8, numba.int64
+    variants = [
+        [numba.njit(distance, locals={"x": int8}), numba.njit(distance, locals={"x": int64})],
+        [numba.cfunc("int64(int64, int64)", locals={"x": kind})(distance) for kind in (int8, int64)],
+        [numba.vectorize(distance), numba.vectorize(fastmath=True)(distance)],
+        [numba.guvectorize("(n),(n)->(n)", fastmath=is_fast)(add_into) for is_fast in (False, True)],
+        [cuda.jit(distance, launch_bounds=128), cuda.jit(distance, launch_bounds=256)],
+        [cuda.jit(distance, link=["a.cu"]), cuda.jit(distance, link=["b.cu"])],
+    ]
+    for index, kernels in enumerate(variants):
+        for kernel in kernels:
+            tune_once(lambda config: config, {"variant": index}, source=kernel)
+
+    # A second lookup with the same source would not be reported.
+    assert len(looked_up) == 12
 
 
 def test_a_torch_module_passed_as_source_is_a_type_error(looked_up: list[Lookup]) -> None:

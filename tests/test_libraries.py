@@ -64,7 +64,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine
     before = set(sys.modules)
     yield Machine(tmp_path, monkeypatch)
     for name in set(sys.modules) - before:
-        if name.startswith("lib_"):
+        if name.startswith(("lib_", "tilelang")):
             del sys.modules[name]
 
 
@@ -370,3 +370,34 @@ def test_the_source_hash_with_tuples_is_still_that_of_old_caches(machine: Machin
     machine.write("project", lib_kernels=VALUES.format(width=1, used=used))
 
     assert machine.read().digest == digest
+
+
+TILELANG = """
+class JITFunc:
+    def __init__(self, function):
+        self.orig_func = function
+    def __call__(self, *args):
+        return self.orig_func(*args)
+class JITImpl:
+    def __init__(self, function):
+        self.func = JITFunc(function)
+    def __call__(self, *args):
+        return self.func(*args)
+"""
+KERNEL_OF_TILELANG = """
+import tilelang
+@tilelang.JITImpl
+def scale(n):
+    return 2 * n
+def kernel(n):
+    return scale(n)
+"""
+
+
+def test_a_kernel_of_tilelang_is_part_of_the_source(machine: Machine) -> None:
+    """A stand-in with the attributes of TileLang 0.1.15."""
+    machine.install(SITE, "tilelang-0.1.15", tilelang=TILELANG)
+    machine.write("project", lib_before=KERNEL_OF_TILELANG, lib_after=KERNEL_OF_TILELANG.replace("2 * n", "3 * n"))
+
+    before, after = machine.read("lib_before", carried=False), machine.read("lib_after", carried=False)
+    assert before.parts["scale"] != after.parts["scale"]

@@ -1289,6 +1289,14 @@ def test_editing_a_numba_kernel_with_a_grid_is_a_source_change(load) -> None:
     assert source_text(before) != source_text(after)
 
 
+def test_editing_a_numba_reduction_is_a_source_change(load) -> None:
+    pytest.importorskip("numba")
+    source = "from numba import cuda\n@cuda.reduce\ndef total(a, b):\n    return a + b\n"
+    source += "def run(x):\n    return total(x)\n"
+    before, after = load(source).run, load(source.replace("a + b", "a * b")).run
+    assert source_text(before) != source_text(after)
+
+
 IMPLEMENTATIONS = """
 import enum, functools
 def tiled(n):

@@ -365,6 +365,43 @@ def test_editing_a_partial_under_wraps_is_a_source_change(load, old: str, new: s
     assert digest_kernel(WRAPPED_PARTIAL) == before != digest_kernel(WRAPPED_PARTIAL.replace(old, new))
 
 
+UNDER_WRAPS = """
+import contextlib, functools
+FUNCTIONS = {}
+def from_table(function):
+    FUNCTIONS["helper"] = function
+    @functools.wraps(function)
+    def wrapper(n):
+        return FUNCTIONS["helper"](n)
+    return wrapper
+def from_list(function):
+    functions = [function]
+    @functools.wraps(function)
+    def wrapper(n):
+        return functions[0](n)
+    return wrapper
+def check(n):
+    return n
+def in_library(function):
+    return functools.update_wrapper(contextlib.contextmanager(check), function)
+@DECORATOR
+def helper(n):
+    return 2 * n
+def kernel(n):
+    return helper(n)
+"""
+
+
+@pytest.mark.parametrize("decorator", ["from_table", "from_list", "in_library"])
+def test_editing_a_function_that_only_wraps_knows_is_a_source_change(load, decorator: str) -> None:
+    """The wrapper calls the function through a table, a list, or something else that a library made."""
+    source = UNDER_WRAPS.replace("DECORATOR", decorator)
+    before = source_text(load(source).kernel)
+
+    assert source_text(load(source).kernel) == before
+    assert source_text(load(source.replace("2 * n", "3 * n")).kernel) != before
+
+
 HEURISTICS = """
 import functools
 import triton
