@@ -99,7 +99,7 @@ class Controller:
         # The rest changes during the run.
         #: The ID of the process that runs pytest's session. A plugin may fork pytest after the configuration, so the ID
         #: is set again when the tests begin.
-        self._process_id = getpid()
+        self._pid = getpid()
         #: The process that runs the tests here; None under xdist.
         self._process: TestProcess | None = None
         #: Whether pytest has begun to run tests. Options such as --fixtures only list things.
@@ -178,7 +178,7 @@ class Controller:
     @property
     def _is_in_forked_child(self) -> bool:
         """Whether this process is a forked child of a test."""
-        return getpid() != self._process_id
+        return getpid() != self._pid
 
     @property
     def has_result(self) -> bool:
@@ -251,7 +251,7 @@ class Controller:
     def pytest_runtestloop(self) -> Generator[None, object, object]:
         # Pytest does not call this hook for --fixtures and similar options.
         self._has_begun = True
-        self._process_id = getpid()
+        self._pid = getpid()
         return (yield)
 
     @pytest.hookimpl(optionalhook=True)

@@ -180,7 +180,7 @@ def _list_key_spellings(entry: Entry) -> list[list[LaunchValue]]:
     ``CAUSAL=1, a.dtype=fp16`` gives ``[1, "torch.float16"]`` and ``[True, "torch.float16"]``.
 
     A launch with 2.0 has the same entry as a launch with 2. The keys of FLA differ here, too, and the result has no
-    spelling with 2.0. A second spelling of each integer would double the entries of a file with each size in the key.
+    spelling with 2.0. If each integer had two spellings, each size in a key would double the entries of the file.
     """
     #: The spellings of each part of the key: [[1, True], ["torch.float16"]] in the example.
     spellings: list[list[LaunchValue]] = []

@@ -39,7 +39,7 @@ class LaunchedProblem:
 
     @property
     def sorted_key(self) -> tuple[tuple[str, Any], ...]:
-        """The key as it is compared with the keys of entries."""
+        """The key by which an exact choice is found."""
         key = self.key
         if self.exact_key is not None:
             key = self.exact_key

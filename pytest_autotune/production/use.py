@@ -222,7 +222,7 @@ class ShippedCache:
     def _find_nearest_entry(self, picker: Picker, entries: Iterable[Entry], problem: LaunchedProblem) -> Entry | None:
         """Return the entry whose key is the nearest to a problem without an entry; None if no key is near.
 
-        Distances are computed from plain values, so ``1`` and ``1.0`` in two keys of ``tune()`` have no distance.
+        Distances are computed from plain values, so the distance of ``1`` and ``1.0`` in two keys of ``tune()`` is 0.
 
         :param entries: those that the problem's device may use, in the order of a file.
         """
@@ -230,7 +230,7 @@ class ShippedCache:
 
         entry_by_key: dict[tuple[tuple[str, Any], ...], Entry] = {}
         for entry in entries:
-            # Of entries that are equally near, the first is used.
+            # If plain keys are equal, the first entry is used.
             entry_by_key.setdefault(tuple(sorted(launch_key(entry.problem.key).items())), entry)
         nearest = self.nearest or _list_size_names(entry_by_key)
         wanted_key = tuple(sorted(problem.key.items()))

@@ -32,7 +32,7 @@ class CiRun:
     :param job: the name of the job; empty outside CI.
     :param command: as the user typed it, without the options of the ini file and of ``PYTEST_ADDOPTS``.
     :param folder: the folder of the command, relative to the Git repository; without one, to pytest's rootdir.
-    :param process_id: a random text that no other pytest process has.
+    :param process_id: a random UUID of the pytest process; not its PID.
     """
 
     id: str = ""

@@ -8,7 +8,7 @@ Each function that ``autotune_jit`` decorates is replaced by a function of :clas
   configuration that does not compile.
 
 In the last two cases the kernel then goes into CuTe's memory, for the later calls of the problem. CuTe does not find
-the adapter's kernels there, and the adapter launches none of CuTe's: a call that the adapter leaves alone is CuTe's.
+the adapter's kernels there, and the adapter launches none of CuTe's: their keys differ.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class JitFunctions:
 
     def __init__(self, session: Session, library: CuteLibrary, patches: Patches) -> None:
         self._library = library
-        self._ask_or_search = patches.wrap(search_by_cute, JitHook(session))
+        self._ask_or_search = patches.wrap(leave_to_cute, JitHook(session))
         self._functions: list[AutotunedFunction] = []
         #: False after the run. The modules of tests still hold the replacements then.
         self._is_in_run = True
@@ -94,7 +94,7 @@ class JitFunctions:
         return replacement
 
     def _launch(self, autotuned: AutotunedFunction, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Launch the kernel that CuTe's memory has for the problem of this call, or find a choice first."""
+        """Have :class:`JitHook` answer a call. A call with wrong arguments, or after the run, is CuTe's."""
         if not self._is_in_run:
             return autotuned.cute_function(*args, **kwargs)
         try:
@@ -151,7 +151,7 @@ class _Memory:
         self.autotuned.chosen_configs.update(self.chosen_configs)
 
 
-def search_by_cute(jit_call: JitCall) -> Any:
+def leave_to_cute(jit_call: JitCall) -> Any:
     """Leave a call to CuTe. :class:`JitHook` is asked before, and most often answers the call."""
     return jit_call.autotuned.cute_function(*jit_call.args, **jit_call.kwargs)
 
@@ -165,13 +165,14 @@ class JitHook(CallHook):
     def ask(self, call: HookedCall) -> CallInstead | None:
         """Return the launch of the remembered kernel, of the loaded choice or, after a search, of the fastest.
 
-        None leaves the call to CuTe: the session does not act on it, its problem has no stable form, or every
-        configuration failed. In the last case CuTe raises the error of the first configuration, as always.
+        None leaves the call to CuTe: its kernel is left out, its problem has no stable form, every configuration
+        failed (CuTe raises the error), or the session is paused and no kernel is remembered.
         """
         jit_call: JitCall = call.arguments["jit_call"]
+        # A paused session launches a remembered kernel, too. So this check is not the whole leaves_alone().
         if self._session.is_left_out(NAME, jit_call.kernel_name):
             return None
-        launch = jit_call.find_remembered()
+        launch = jit_call.find_launch()
         if launch is not None:
             return CallInstead(launch.run)
         if self._session.leaves_alone(NAME, jit_call.kernel_name):
@@ -349,7 +350,7 @@ class JitCall:
         """
         return (self._problem, *self._class_values, *self.autotuned.list_none_names(self.arguments))
 
-    def find_remembered(self) -> CompiledLaunch | None:
+    def find_launch(self) -> CompiledLaunch | None:
         """Return the launch of the kernel that was remembered for this call's problem; None if there is none."""
         try:
             kernel = self.autotuned.kernels.get(self._memory_key)

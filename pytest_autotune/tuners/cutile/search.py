@@ -82,7 +82,7 @@ class KernelArgument:
 
     :param value: the argument for the first configuration.
     :param key: the values of the key for the argument.
-    :param is_fixed: whether the first and the last configuration have equal arguments here.
+    :param is_fixed: whether the first and the last configuration give the key equal values.
     """
 
     name: str
@@ -125,11 +125,11 @@ class TileSearch:
             raise UncacheableError(
                 self.first_kernel.error or "the kernel has no Python function whose source could be compared"
             )
-        arguments = self._list_arguments(function)
         key: list[Value] = []
-        #: The values of the key that are no tensors, as Python has them: they may have classes of the user.
+        #: The arguments and carried values in the key, without tensors. They may have classes of the user. The source
+        #: has the classes in configurations anyway, so an argument that a configuration changes is left out.
         key_values: list[tuple[str, Any]] = []
-        for argument in arguments:
+        for argument in self._list_arguments(function):
             key += argument.key
             if argument.is_fixed and not is_tensor(argument.value):
                 key_values.append((argument.name, argument.value))
@@ -184,12 +184,12 @@ class TileSearch:
             yield from list_carried_values("kernel", self.kernel)
 
     def _list_arguments(self, function: FunctionType) -> list[KernelArgument]:
-        """Return the kernel's arguments. The key has no values of an argument that is a value of the configuration.
+        """Return the kernel's arguments. One that is a value of the configuration gives the key no values.
 
         The method looks at the arguments of the first and the last configuration. It calls ``args_fn`` as rarely as
         possible, because each call may copy tensors. An argument that differs between the two is one of these:
 
-        - A value of the configuration, such as the size of a tile. It is tuned, so it is left out.
+        - A value of the configuration, such as the size of a tile. It is tuned: ``key`` is empty.
         - A value that depends on the configuration and on the problem, such as a tensor with padding, or the number of
           tiles. The key has both values: ``tiles=64`` and ``tiles.last=16``.
         """
@@ -351,7 +351,7 @@ def list_carried_values(name: str, callback: object) -> Iterator[tuple[str, Any]
 
 
 def _encode_carried(name: str, value: object) -> Value:
-    """Return a value that a callback carries as a value of the key."""
+    """Encode, for the key, a value that a callback carries."""
     try:
         return stable_value(name, value)
     except UncacheableError:  # a frozen dataclass

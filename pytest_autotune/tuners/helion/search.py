@@ -52,7 +52,7 @@ _CODE_SETTINGS = (
 #: Further settings that change the code of every config, or decide which configs are accurate enough, and their
 #: defaults. A default is left out of the fingerprint: else entries from before the adapter read the setting would be
 #: stale.
-_ADDED_CODE_SETTINGS = {
+_ADDED_SETTINGS = {
     "autotune_accuracy_check": True,
     "autotune_baseline_atol": None,
     "autotune_baseline_rtol": None,
@@ -358,7 +358,7 @@ def _digest_settings(search: HelionSearch) -> Digest:
     """
     settings = search.base_search.settings
     parts = list(_describe_settings(settings, _CODE_SETTINGS))
-    for name, default in _ADDED_CODE_SETTINGS.items():
+    for name, default in _ADDED_SETTINGS.items():
         if getattr(settings, name, default) != default:
             parts += _describe_settings(settings, [name])
     if not search.list_configs():

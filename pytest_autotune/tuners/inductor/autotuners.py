@@ -121,9 +121,10 @@ def read_whole_list(autotuner: Any, candidates: CandidateList) -> Sequence[Any]:
     Compile workers do not hand over the latter, so the kernel's module is loaded in this process.
     """
     reload_kernel = getattr(autotuner, "_reload_kernel", None)
-    # No compile worker has shortened the list.
     if not candidates.compile_results or reload_kernel is None:
+        # No compile worker compiled the kernel, so the list is whole.
         return candidates.configs
+    # Inductor drops the list of a kernel that this process compiled before (precompile).
     return reload_kernel().configs or candidates.configs
 
 

@@ -37,7 +37,7 @@ FUSION = "inductor.fusion"
 PADDING = "inductor.pad_mm"
 #: The name of a kernel whose nodes in the graph are unknown.
 _UNKNOWN_KERNEL = "triton_fused"
-#: Inductor pads a product if it takes longer than the padded product, multiplied by this number.
+#: Inductor pads a product if its time is more than this number times that of the padded product.
 _DEFAULT_PADDING_MULTIPLIER = 1.1
 
 
@@ -256,7 +256,7 @@ class Paddings:
     3. ``set_cached_base_mm_benchmark_time`` keeps this time.
     4. ``set_cached_should_pad`` keeps the decision.
 
-    Inside ``should_pad``, the function ``_should_pad`` makes these four steps. torch's memoizer may wrap it.
+    Newer versions of torch make these steps in ``_should_pad``, which ``should_pad`` calls under a memoizer.
     """
 
     tuner = PADDING
@@ -320,7 +320,7 @@ class MemoizerHook(CallHook):
     """Calls ``_should_pad`` without torch's memoizer, which answers from the files of earlier runs.
 
     With ``TORCHINDUCTOR_ENABLE_CACHING_MODULE=1``, the memoizer wraps the function. Its answer would come from no
-    lookup, and its key lacks the device and the settings.
+    lookup, and its key has no device and few settings.
     """
 
     def __init__(self, paddings: Paddings) -> None:

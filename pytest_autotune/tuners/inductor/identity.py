@@ -237,9 +237,9 @@ def _list_helpers(autotuner: Any) -> list[str]:
     for node in module.body:
         if isinstance(node, ast.FunctionDef):
             helpers += _list_f_strings(node)
-        if isinstance(node, ast.FunctionDef) and node.name == autotuner.fn.__name__:
-            is_below_kernel = True
-            continue
+            if node.name == autotuner.fn.__name__:
+                is_below_kernel = True
+                continue
         is_constant_or_function = isinstance(node, (ast.Assign, ast.AnnAssign, ast.FunctionDef))
         is_alias = isinstance(node, ast.ImportFrom) and is_below_kernel
         if is_constant_or_function or is_alias:

@@ -108,7 +108,7 @@ def list_classes(value: object) -> list[type]:
 
     The form of the value in a cache has none of these classes. Two kinds of classes are not told apart:
 
-    - Numbers of NumPy and of Python, such as ``np.int64(4)`` and ``4``, are one candidate. They have no class here.
+    - NumPy's values and Python's numbers, such as ``np.int64(4)`` and ``4``, are one candidate. They add no class.
     - Mappings of Python with equal items, such as ``dict`` and ``OrderedDict``, are one candidate. Each gives ``dict``.
     """
     classes: list[type] = []

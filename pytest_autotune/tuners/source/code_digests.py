@@ -1388,7 +1388,7 @@ class CodeDigests:
                 context_texts.append(self._describe_context(inner))
             else:
                 function_texts += self._describe_value_in_wrapper(inner, wrapper)
-        # Most wrappers have their function in the closure. functools.singledispatch has it only in ``__wrapped__``.
+        # The ``__wrapped__`` may be another function than those in the closure, or (singledispatch) the only one.
         for text in self._describe_value_in_wrapper(vars(wrapper).get("__wrapped__"), wrapper):
             if text not in function_texts:
                 function_texts.append(text)

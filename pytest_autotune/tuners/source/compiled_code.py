@@ -164,7 +164,8 @@ def _select_lambdas(source: str, code: CodeType) -> list[ast.Lambda]:
     tree = parse(source)
     nodes = _list_lambdas_in_line(tree, code.co_firstlineno)
     line_count = len(source.splitlines())
-    # Behind the file, each lambda gets lines of its own: the line tells which code was compiled from which lambda.
+    # Each lambda gets lines of its own behind the file, and needs at most line_count of them. So the first line of
+    # some code tells from which lambda it was compiled.
     far_lines = itertools.count(2 * line_count, line_count)
     selected = []
     while nodes:
@@ -192,7 +193,7 @@ def _select_outer_lambdas(nodes: list[ast.Lambda]) -> list[ast.Lambda]:
 
 
 def _move_lambda(node: ast.Lambda, line: int) -> None:
-    """Move a lambda and its body to another line of the file."""
+    """Move a lambda and its body to a line behind the file. The parameters stay in place."""
     distance = line - node.lineno
     ast.increment_lineno(node, distance)
     # The defaults of parameters are compiled outside of the lambda.
@@ -203,7 +204,7 @@ def _compile_by_line(tree: ast.Module) -> dict[int, CodeType]:
     """Return the code that begins in each line of a module: the outermost, if there are several."""
     with _ignored_warnings():
         codes = _compile_all(tree)
-    # The code of a function stands before the code in it, so the function's is the last to be written here.
+    # The list has outer code before inner code. Reversed, the outer code is written last, and replaces the inner.
     return {code.co_firstlineno: code for code in reversed(codes)}
 
 

@@ -95,8 +95,8 @@ _DEFERRED_KINDS = {
 _TUNED_FILE = str(Path(__file__).parents[1] / "function" / "tuner.py")
 #: The name of the function that Triton makes for ``kernel[grid]``.
 _KERNEL_WITH_GRID = "KernelInterface.__getitem__.<locals>.<lambda>"
-#: The attributes of which one has the function or kernel, by the package of an object's class: in Numba's
-#: ``kernel[32, 128]`` and ``cuda.reduce``, in a ``numpy.vectorize``, in a ``tilelang.jit``, in a ``torch.jit.script``.
+#: The package of an object's class -> the attributes that may have the function or kernel. The objects are Numba's
+#: ``kernel[32, 128]`` and ``cuda.reduce``, ``numpy.vectorize``, ``tilelang.jit`` and ``torch.jit.script``.
 _ATTRIBUTES_BY_PACKAGE = {
     "numba": ("dispatcher", "_functor"),
     "numpy": ("pyfunc",),
@@ -439,7 +439,7 @@ def list_compiled_options(layers: Iterable[object]) -> list[str]:
     """Return the arguments of a kernel's decorators that are compiled in, as text, unless they are the defaults.
 
     ``@triton.jit(noinline=True)`` gives ``noinline=True``, and ``@numba.njit(fastmath=True)`` gives ``fastmath=True``.
-    Of cuTile's ``@ct.kernel(occupancy=2)``, all options that are not None are returned.
+    All options of cuTile's ``@ct.kernel(occupancy=2)`` are returned that are not None.
 
     :param layers: the kernel's layers, see :func:`list_layers`.
     """
@@ -452,6 +452,7 @@ def list_compiled_options(layers: Iterable[object]) -> list[str]:
             options = options_of_rewriter
         texts += _describe_options(options, _TRITON_OPTIONS)
         texts += _list_numba_options(layer)
+        # A kernel of cuTile.
         for name, value in sorted(own_attributes(options.get("_compiler_options")).items()):
             if value is not None:
                 texts.append(f"{name}={value}")
@@ -461,11 +462,13 @@ def list_compiled_options(layers: Iterable[object]) -> list[str]:
 def _list_numba_options(layer: object) -> list[str]:
     """Return ``name=value`` for each argument of Numba's decorators that is compiled in; none for other layers.
 
-    ``njit`` and ``cuda.jit`` store the arguments in the function's own object. ``guvectorize``, ``vectorize`` and
-    ``cfunc`` store them in an object inside.
+    ``njit`` and ``cuda.jit`` store the arguments in the layer. ``guvectorize``, ``vectorize`` and ``cfunc`` store them
+    in an attribute of the layer.
     """
-    own = own_attributes(layer)
-    for holder in (layer, own.get("gufunc_builder"), read_stored(layer, "_dispatcher"), own.get("_compiler")):
+    holders = [layer]
+    for name in ("gufunc_builder", "_dispatcher", "_compiler"):
+        holders.append(read_stored(layer, name))
+    for holder in holders:
         attributes = own_attributes(holder)
         options = attributes.get("targetoptions")
         if isinstance(options, dict):

@@ -256,7 +256,7 @@ def read_code_in_values(
 
     :param root: the function or class that the values are for.
     :param carried: whether plain values in closures and defaults count.
-    :param in_any_order: whether the values have the same source in any order, and if one of them is there twice.
+    :param in_any_order: whether the order and the repetition of values do not change the source.
     :raises UncacheableError: if the source of a function cannot be read.
     """
     with UncacheableErrors():
