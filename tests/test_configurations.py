@@ -81,8 +81,9 @@ def test_configs_that_differ_only_in_classes_are_uncacheable(first: object, seco
         Configurations([first, second])
 
 
-def test_configs_with_equal_numbers_of_python_and_numpy_are_one_candidate() -> None:
+def test_configs_with_equal_scalars_of_python_and_numpy_are_one_candidate() -> None:
     assert len(Configurations([{"warps": 4}, {"warps": numpy.int64(4)}]).list_candidates()) == 1
+    assert len(Configurations([{"layout": "row"}, {"layout": numpy.str_("row")}]).list_candidates()) == 1
 
 
 def test_a_config_that_is_a_plain_number_gets_the_name_config() -> None:

@@ -621,7 +621,7 @@ def test_options_of_all_numba_decorators_are_a_source_change(looked_up: list[Loo
         [numba.cfunc("int64(int64, int64)", locals={"x": kind})(distance) for kind in (int8, int64)],
         [numba.vectorize(distance), numba.vectorize(fastmath=True)(distance)],
         [numba.guvectorize("(n),(n)->(n)", fastmath=is_fast)(add_into) for is_fast in (False, True)],
-        [cuda.jit(distance, launch_bounds=128), cuda.jit(distance, launch_bounds=256)],
+        [cuda.jit(distance, launch_bounds=(128, 2)), cuda.jit(distance, launch_bounds=(2, 128))],
         [cuda.jit(distance, link=["a.cu"]), cuda.jit(distance, link=["b.cu"])],
     ]
     for index, kernels in enumerate(variants):

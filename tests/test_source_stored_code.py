@@ -384,6 +384,14 @@ def check(n):
     return n
 def in_library(function):
     return functools.update_wrapper(contextlib.contextmanager(check), function)
+class Op:
+    def __init__(self, function):
+        self.function = function
+        self.__name__ = "op"
+    def __call__(self, n):
+        return self.function(n)
+    def launch(self, n):
+        return self.function(n)
 @DECORATOR
 def helper(n):
     return 2 * n
@@ -392,7 +400,19 @@ def kernel(n):
 """
 
 
-@pytest.mark.parametrize("decorator", ["from_table", "from_list", "in_library"])
+@pytest.mark.parametrize(
+    "decorator",
+    [
+        "from_table",
+        "from_list",
+        "in_library",
+        "from_table\n@contextlib.contextmanager",
+        "from_table\n@functools.singledispatch",
+        "from_table\n@Op",
+        "from_table\n@(lambda function: Op(function).launch)",
+        "from_table\n@functools.partial(functools.partial)",
+    ],
+)
 def test_editing_a_function_that_only_wraps_knows_is_a_source_change(load, decorator: str) -> None:
     """The wrapper calls the function through a table, a list, or something else that a library made."""
     source = UNDER_WRAPS.replace("DECORATOR", decorator)
@@ -400,6 +420,24 @@ def test_editing_a_function_that_only_wraps_knows_is_a_source_change(load, decor
 
     assert source_text(load(source).kernel) == before
     assert source_text(load(source.replace("2 * n", "3 * n")).kernel) != before
+
+
+def test_a_wrapper_with_the_signature_of_a_generated_function_has_a_digest(load) -> None:
+    source = """
+import dataclasses, functools
+@dataclasses.dataclass
+class Tile:
+    size: int
+@functools.wraps(Tile.__init__)
+def make(*args):
+    return args
+def kernel(n):
+    return make(n) + 1
+"""
+    before = source_text(load(source).kernel)
+
+    assert before is not None
+    assert source_text(load(source.replace("return args", "return args[1:]")).kernel) != before
 
 
 HEURISTICS = """

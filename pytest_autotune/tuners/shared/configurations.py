@@ -40,9 +40,9 @@ from pytest_autotune.tuners.source.source_digest import (
     stable_value,
 )
 
-#: The classes of Python's own mappings and numbers; see :func:`list_classes`.
+#: The classes of Python's own mappings and scalars; see :func:`list_classes`.
 _MAPPING_CLASSES = (dict, OrderedDict, defaultdict, MappingProxyType)
-_NUMBER_CLASSES = (bool, int, float)
+_SCALAR_CLASSES = (bool, int, float, str)
 #: The result of a configuration that the library never tried.
 NOT_TRIED = "the search did not try it"
 
@@ -108,14 +108,14 @@ def list_classes(value: object) -> list[type]:
 
     The form of the value in a cache has none of these classes. Two kinds of classes are not told apart:
 
-    - NumPy's values and Python's numbers, such as ``np.int64(4)`` and ``4``, are one candidate. They add no class.
+    - Numbers and texts of NumPy and of Python, such as ``np.int64(4)`` and ``4``, are one candidate. They add no class.
     - Mappings of Python with equal items, such as ``dict`` and ``OrderedDict``, are one candidate. Each gives ``dict``.
     """
     classes: list[type] = []
     cls = type(value)
     if cls in _MAPPING_CLASSES:
         classes.append(dict)
-    elif cls not in _NUMBER_CLASSES and cls.__module__ != "numpy":
+    elif cls not in _SCALAR_CLASSES and cls.__module__ != "numpy":
         classes.append(cls)
     for item in _list_items(value):
         classes += list_classes(item)

@@ -315,17 +315,20 @@ class CodeDigests:
             lines += [text for text in texts if text is not None]
         return "\n".join(lines)
 
-    def _describe_wrapped(self, function: FunctionType) -> list[str]:
-        """Return a line for the user's function in the ``__wrapped__`` of a wrapper, unless its closure has it, too.
+    def _describe_wrapped(self, wrapper: FunctionType) -> list[str]:
+        """Return a line for the user's code in the ``__wrapped__`` of a wrapper, unless its closure has it, too.
 
-        A decorator with ``functools.wraps()`` may call the function through a table: ``OPS[name](*args)``.
+        A decorator with ``functools.wraps()`` may call the function through a table: ``OPS[name](*args)``. Others
+        have a function for its signature only. A function without a source, such as the ``__init__`` of a dataclass, is
+        left out.
         """
-        wrapped = vars(function).get("__wrapped__")
-        if not is_function_of_user(wrapped, self.libraries):
+        wrapped = vars(wrapper).get("__wrapped__")
+        if any(value is wrapped for value in closure_cells(wrapper).values()):
             return []
-        if any(value is wrapped for value in closure_cells(function).values()):
+        function = python_function(wrapped)
+        if function is not None and not has_source(function):
             return []
-        return [f"__wrapped__: {self.digest_kernel(wrapped)}"]
+        return [f"__wrapped__: {text}" for text in self._describe_value_in_wrapper(wrapped, wrapper)]
 
     def _describe_used_values(self, function: FunctionType, source: FunctionText, own_cells: bool) -> list[str]:
         """Return a line for each value that a function uses by name.

@@ -163,10 +163,10 @@ def _select_lambdas(source: str, code: CodeType) -> list[ast.Lambda]:
     # The line numbers of this tree are changed below, so it must not be a tree that parse_module() keeps.
     tree = parse(source)
     nodes = _list_lambdas_in_line(tree, code.co_firstlineno)
-    line_count = len(source.splitlines())
-    # Each lambda gets lines of its own behind the file, and needs at most line_count of them. So the first line of
-    # some code tells from which lambda it was compiled.
-    far_lines = itertools.count(2 * line_count, line_count)
+    # Each lambda gets lines of its own behind the file, so the first line of some code tells from which lambda it was
+    # compiled.
+    longest = max(node.end_lineno - node.lineno for node in nodes) + 1  # type: ignore[operator]
+    far_lines = itertools.count(2 * len(source.splitlines()), longest)
     selected = []
     while nodes:
         # The lambdas in the body of a lambda first move with it and get their lines in the next round: the compiler

@@ -11,6 +11,7 @@ nothing more. If a word stands for a function with another name, the digest also
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 import textwrap
@@ -80,8 +81,6 @@ _NUMBA_OPTIONS = (
     "fastmath",
     "forceobj",
     "inline",
-    "launch_bounds",
-    "link",
     "max_registers",
     "parallel",
 )
@@ -476,8 +475,26 @@ def _list_numba_options(layer: object) -> list[str]:
             if options.get("opt") is False:
                 texts.append("opt=False")
             # "locals" are the types of variables: locals={"x": numba.int8}.
-            return [*texts, *_describe_options(options, _NUMBA_OPTIONS), *_describe_options(attributes, ["locals"])]
+            texts += [*_describe_options(options, _NUMBA_OPTIONS), *_describe_options(attributes, ["locals"])]
+            if options.get("launch_bounds") is not None:
+                texts.append(f"launch_bounds={options['launch_bounds']}")
+            if options.get("link"):
+                texts.append(f"link={_list_linked_names(options['link'])}")
+            return texts
     return []
+
+
+def _list_linked_names(files: str | Iterable[object]) -> list[str]:
+    """Return the names of one or several files that Numba links to a kernel; for an object with code, its class."""
+    names = []
+    if is_instance(files, str):
+        files = [files]
+    for file in files:
+        if is_instance(file, (str, os.PathLike)):
+            names.append(os.path.basename(file))
+        else:
+            names.append(class_name(type(file)))
+    return names
 
 
 def _describe_options(options: Mapping[str, Any], names: Iterable[str]) -> Iterator[str]:
