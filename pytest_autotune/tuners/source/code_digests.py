@@ -323,7 +323,7 @@ class CodeDigests:
         left out.
         """
         wrapped = vars(wrapper).get("__wrapped__")
-        if any(value is wrapped for value in closure_cells(wrapper).values()):
+        if wrapped is None or any(value is wrapped for value in closure_cells(wrapper).values()):
             return []
         function = python_function(wrapped)
         if function is not None and not has_source(function):

@@ -450,16 +450,18 @@ def list_compiled_options(layers: Iterable[object]) -> list[str]:
         if isinstance(options_of_rewriter, dict):
             options = options_of_rewriter
         texts += _describe_options(options, _TRITON_OPTIONS)
-        texts += _list_numba_options(layer)
-        # A kernel of cuTile.
-        for name, value in sorted(own_attributes(options.get("_compiler_options")).items()):
-            if value is not None:
-                texts.append(f"{name}={value}")
+        if class_module(type(layer)).startswith("numba"):
+            texts += _list_numba_options(layer)
+        options_of_cutile = options.get("_compiler_options")
+        if options_of_cutile is not None:
+            for name, value in sorted(own_attributes(options_of_cutile).items()):
+                if value is not None:
+                    texts.append(f"{name}={value}")
     return texts
 
 
 def _list_numba_options(layer: object) -> list[str]:
-    """Return ``name=value`` for each argument of Numba's decorators that is compiled in; none for other layers.
+    """Return ``name=value`` for each argument of Numba's decorators that is compiled in.
 
     ``njit`` and ``cuda.jit`` store the arguments in the layer. ``guvectorize``, ``vectorize`` and ``cfunc`` store them
     in an attribute of the layer.
