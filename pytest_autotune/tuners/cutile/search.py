@@ -126,8 +126,8 @@ class TileSearch:
                 self.first_kernel.error or "the kernel has no Python function whose source could be compared"
             )
         key: list[Value] = []
-        #: The arguments and carried values in the key, without tensors. They may have classes of the user. The source
-        #: has the classes in configurations anyway, so an argument that a configuration changes is left out.
+        # Objects that may be of classes of the user, whose source belongs to the question. An argument that a
+        # configuration changes is left out: _read_source() adds the classes in configurations itself.
         key_values: list[tuple[str, Any]] = []
         for argument in self._list_arguments(function):
             key += argument.key
@@ -193,6 +193,7 @@ class TileSearch:
         - A value that depends on the configuration and on the problem, such as a tensor with padding, or the number of
           tiles. The key has both values: ``tiles=64`` and ``tiles.last=16``.
         """
+        # Each call ends with the first configuration for which args_fn returns arguments.
         first = self._make_arguments(self.configs)
         last = self._make_arguments(list(reversed(self.configs)))
         parameter_names = inspect.signature(function).parameters
@@ -204,6 +205,7 @@ class TileSearch:
             last_values = list_argument_values(name, last_argument)
             is_fixed = values == last_values
             if not is_fixed:
+                # list_values() returns nothing for an argument that is a value in the configuration.
                 values = first.list_values(name, first_argument)
                 last_values = last.list_values(name, last_argument)
             key = list(values)

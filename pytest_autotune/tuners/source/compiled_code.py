@@ -159,7 +159,7 @@ def _column_of(node: ast.Lambda) -> int:
 
 
 def _select_lambdas(source: str, code: CodeType) -> list[ast.Lambda]:
-    """Return the lambdas in the line of some code that compile to the same code."""
+    """Return the lambdas that begin in the first line of ``code`` and compile to the same instructions as it."""
     # The line numbers of this tree are changed below, so it must not be a tree that parse_module() keeps.
     tree = parse(source)
     nodes = _list_lambdas_in_line(tree, code.co_firstlineno)
@@ -169,8 +169,8 @@ def _select_lambdas(source: str, code: CodeType) -> list[ast.Lambda]:
     far_lines = itertools.count(2 * len(source.splitlines()), longest)
     selected = []
     while nodes:
-        # The lambdas in the body of a lambda first move with it and get their lines in the next round: the compiler
-        # makes other instructions if the distance between two lines changes.
+        # The outer lambdas come first, and the lambdas in their bodies move with them: an inner lambda in a line far
+        # from its outer lambda would change the instructions of the outer. The next round moves the inner lambdas.
         outer_nodes = _select_outer_lambdas(nodes)
         for node in outer_nodes:
             _move_lambda(node, next(far_lines))

@@ -464,7 +464,7 @@ def _list_numba_options(layer: object) -> list[str]:
     """Return ``name=value`` for each argument of Numba's decorators that is compiled in.
 
     ``njit`` and ``cuda.jit`` store the arguments in the layer. ``guvectorize``, ``vectorize`` and ``cfunc`` store them
-    in an attribute of the layer.
+    in an attribute of the layer. The first object with ``targetoptions`` has them.
     """
     holders = [layer]
     for name in ("gufunc_builder", "_dispatcher", "_compiler"):
@@ -476,7 +476,7 @@ def _list_numba_options(layer: object) -> list[str]:
             texts = []
             if options.get("opt") is False:
                 texts.append("opt=False")
-            # "locals" are the types of variables: locals={"x": numba.int8}.
+            # "locals", the types of variables, are beside the options: locals={"x": numba.int8}.
             texts += [*_describe_options(options, _NUMBA_OPTIONS), *_describe_options(attributes, ["locals"])]
             if options.get("launch_bounds") is not None:
                 texts.append(f"launch_bounds={options['launch_bounds']}")
@@ -487,7 +487,10 @@ def _list_numba_options(layer: object) -> list[str]:
 
 
 def _list_linked_names(files: str | Iterable[object]) -> list[str]:
-    """Return the names of one or several files that Numba links to a kernel; for an object with code, its class."""
+    """Return a name for each file that Numba links to a kernel. An object that has code gives the name of its class.
+
+    The names have no folders, so that they are the same on each machine. The content of the files does not count.
+    """
     names = []
     if is_instance(files, str):
         files = [files]
